@@ -1,0 +1,331 @@
+"""Every exception of Laneway, named by who has to do something about it.
+
+```text
+LanewayError                 code (stable text), the facts as attributes, a hint
+├─ UsageError                the caller is wrong: fix the call
+│  ├─ ConfigError            a setting has a value it cannot have
+│  ├─ InvalidJobError        what was submitted is not something that can run
+│  ├─ UnknownLaneError       no lane has that name
+│  ├─ UnknownJobError        no live job (or dead letter) has that id
+│  ├─ LaneCycleError         the wait would wait for itself
+│  └─ WrongThreadError       called outside the event loop that owns the lanes
+├─ ConflictError             valid, but not now: look at the state, then decide
+│  ├─ InvalidTransitionError a job cannot change in that way from its state
+│  ├─ DuplicateJobError      the key belongs to a job with another function
+│  ├─ LaneFullError          the lane holds as many waiting jobs as it may
+│  ├─ DrainingError          no new work is taken while draining
+│  └─ ClosedError            these lanes are closed (or not open yet)
+├─ UnavailableError          the world is wrong: a later try may help
+├─ DeniedError               a policy said no
+├─ JobFailedError            a job ended without a value
+│  ├─ JobCancelledError      somebody cancelled it
+│  ├─ JobAbortedError        its AbortSignal fired
+│  ├─ JobTimeoutError        it ran longer than timeout_ms
+│  └─ WaitTimeoutError       it waited longer than wait_timeout_ms
+└─ InternalError             our bug
+Signals (not errors)         raised inside a job to steer it: RetryLater, GiveUp
+```
+
+One table, `REACTIONS`, maps the bases to an HTTP status and an exit code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, NamedTuple
+
+__all__ = (
+    "REACTIONS",
+    "ClosedError",
+    "ConfigError",
+    "ConflictError",
+    "DeniedError",
+    "DrainingError",
+    "DuplicateJobError",
+    "GiveUp",
+    "InternalError",
+    "InvalidJobError",
+    "InvalidTransitionError",
+    "JobAbortedError",
+    "JobCancelledError",
+    "JobFailedError",
+    "JobTimeoutError",
+    "LaneCycleError",
+    "LaneFullError",
+    "LanewayError",
+    "Reaction",
+    "RetryLater",
+    "UnavailableError",
+    "UnknownJobError",
+    "UnknownLaneError",
+    "UsageError",
+    "WaitTimeoutError",
+    "WrongThreadError",
+    "reaction_to",
+)
+
+
+def _rebuild(cls: type[LanewayError], state: dict[str, Any]) -> LanewayError:
+    error = cls.__new__(cls)
+    error.__dict__.update(state)
+    return error
+
+
+class LanewayError(Exception):
+    """The root: a stable `code`, the facts as attributes, and a `hint` that names the way out."""
+
+    code: ClassVar[str] = "laneway"
+
+    def __init__(self, message: str, *, hint: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.__dict__.update(facts)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only constructors cannot be rebuilt from args; errors must survive process pools and stores.
+        return _rebuild, (type(self), dict(self.__dict__))
+
+
+class UsageError(LanewayError):
+    """The caller is wrong; nothing changed. Fix the call."""
+
+    code = "usage"
+
+
+class ConfigError(UsageError):
+    """A setting has a value it cannot have; what was in force stays in force."""
+
+    code = "config"
+
+    def __init__(self, message: str, *, setting: str = "", value: object = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.setting = setting
+        self.value = value
+
+
+class InvalidJobError(UsageError):
+    """What was submitted cannot run: not callable, wrong lane order, wrong argument."""
+
+    code = "invalid_job"
+
+
+class UnknownLaneError(UsageError):
+    """No lane has that name, and unknown lanes are not created on the fly."""
+
+    code = "unknown_lane"
+
+    def __init__(self, *, lane: str, suggestion: str | None = None, known: tuple[str, ...] = ()) -> None:
+        hint = f"did you mean {suggestion!r}?" if suggestion else "lanes here: " + (", ".join(known) or "none")
+        super().__init__(f"there is no lane {lane!r}", hint=hint)
+        self.lane = lane
+        self.suggestion = suggestion
+
+
+class UnknownJobError(UsageError):
+    """No live job has that id: it never existed, or it has ended and was forgotten."""
+
+    code = "unknown_job"
+
+    def __init__(self, *, job_id: str, hint: str = "it never existed, or it has ended") -> None:
+        super().__init__(f"there is no job {job_id!r}", hint=hint)
+        self.job_id = job_id
+
+
+class LaneCycleError(UsageError):
+    """Waiting for that job would wait for itself; the awaited job is untouched."""
+
+    code = "lane_cycle"
+
+    def __init__(self, *, job_id: str, target_id: str, path: tuple[str, ...]) -> None:
+        super().__init__(
+            f"job {job_id!r} cannot wait for {target_id!r}: " + " waits for ".join(path),
+            hint="submit it without awaiting, or await it from outside the job",
+        )
+        self.job_id = job_id
+        self.target_id = target_id
+        self.path = path
+
+
+class WrongThreadError(UsageError):
+    """Lanes belong to the event loop they were opened on; other threads post to that loop."""
+
+    code = "wrong_thread"
+
+    def __init__(self, *, call: str) -> None:
+        super().__init__(
+            f"{call} was called outside the event loop that owns these lanes",
+            hint="from another thread use loop.call_soon_threadsafe or asyncio.run_coroutine_threadsafe",
+        )
+        self.call = call
+
+
+class ConflictError(LanewayError):
+    """Valid, but not now; nothing changed. Look at the state, then decide."""
+
+    code = "conflict"
+
+
+class InvalidTransitionError(ConflictError):
+    """A job cannot change in that way from the state it is in."""
+
+    code = "invalid_transition"
+
+    def __init__(self, *, job_id: str, state: str, trigger: str) -> None:
+        super().__init__(f"job {job_id!r} is {state}; {trigger} is not possible from there")
+        self.job_id = job_id
+        self.state = state
+        self.trigger = trigger
+
+
+class DuplicateJobError(ConflictError):
+    """The key belongs to a live job that runs another function."""
+
+    code = "duplicate_job"
+
+    def __init__(self, *, key: str, job_id: str) -> None:
+        super().__init__(
+            f"key {key!r} belongs to job {job_id!r}, which runs another function",
+            hint="use another key, or wait until that job has ended",
+        )
+        self.key = key
+        self.job_id = job_id
+
+
+class LaneFullError(ConflictError):
+    """The lane holds as many waiting jobs as it may; nothing was queued."""
+
+    code = "lane_full"
+
+    def __init__(self, *, lane: str, queued_max: int, waiting: int) -> None:
+        super().__init__(
+            f"lane {lane!r} is full: {waiting} wait, at most {queued_max} may",
+            hint="try again when it has moved on, raise queued_max, or cancel what waits",
+        )
+        self.lane = lane
+        self.queued_max = queued_max
+        self.waiting = waiting
+
+
+class DrainingError(ConflictError):
+    """No new work is taken: the lanes are draining before a restart or a stop."""
+
+    code = "draining"
+
+    def __init__(self, *, purpose: str) -> None:
+        way_out = "try again after the restart" if purpose == "restart" else "call reopen() to take work again"
+        super().__init__(f"the lanes are draining for a {purpose} and take no new work", hint=way_out)
+        self.purpose = purpose
+
+
+class ClosedError(ConflictError):
+    """The lanes are closed, or were never opened."""
+
+    code = "closed"
+
+    def __init__(self, *, opened: bool) -> None:
+        if opened:
+            super().__init__("these lanes are closed", hint="make a new Lanes")
+        else:
+            super().__init__("these lanes are not open yet", hint="use them inside `async with Lanes(...) as lanes:`")
+        self.opened = opened
+
+
+class UnavailableError(LanewayError):
+    """Something outside is wrong; a later try may help."""
+
+    code = "unavailable"
+
+
+class DeniedError(LanewayError):
+    """A policy said no."""
+
+    code = "denied"
+
+
+class JobFailedError(LanewayError):
+    """A job ended without a value, and its own exception is not at hand."""
+
+    code = "job_failed"
+
+    def __init__(self, message: str, *, job_id: str, lane: str = "", reason: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
+        self.lane = lane
+        self.reason = reason
+
+
+class JobCancelledError(JobFailedError):
+    """Somebody cancelled the job; `reason` says why."""
+
+    code = "job_cancelled"
+
+
+class JobAbortedError(JobFailedError):
+    """The job's AbortSignal fired."""
+
+    code = "job_aborted"
+
+
+class JobTimeoutError(JobFailedError):
+    """The job ran longer than its timeout_ms."""
+
+    code = "job_timeout"
+
+
+class WaitTimeoutError(JobFailedError):
+    """The job waited longer than its wait_timeout_ms and never started."""
+
+    code = "wait_timeout"
+
+
+class InternalError(LanewayError):
+    """Our bug: an invariant of Laneway does not hold."""
+
+    code = "internal"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="this is a bug in Laneway; please report it with this text and the traceback")
+
+
+class RetryLater(Exception):  # noqa: N818 - a signal that a job raises, not an error
+    """Raised by a job to be queued again after `after_ms`; costs no attempt, at most 100 times."""
+
+    def __init__(self, after_ms: int, reason: str = "") -> None:
+        super().__init__(reason or f"again after {after_ms} ms")
+        self.after_ms = after_ms
+        self.reason = reason
+
+
+class GiveUp(Exception):  # noqa: N818 - a signal that a job raises, not an error
+    """Raised by a job that knows that no further attempt will help; it becomes a dead letter."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Reaction(NamedTuple):
+    """What the outside sees of an error: an HTTP status and an exit code."""
+
+    http_status: int
+    exit_code: int
+
+
+REACTIONS: Final[dict[type[LanewayError], Reaction]] = {
+    UsageError: Reaction(400, 2),
+    ConflictError: Reaction(409, 3),
+    UnavailableError: Reaction(503, 4),
+    DeniedError: Reaction(403, 5),
+    JobFailedError: Reaction(502, 6),
+    InternalError: Reaction(500, 70),
+    LanewayError: Reaction(500, 1),
+}
+"""The one table from causes to what the outside sees; the nearest base of an error decides."""
+
+
+def reaction_to(error: LanewayError) -> Reaction:
+    """The status and exit code of an error: those of its nearest base in `REACTIONS`."""
+    return next(REACTIONS[base] for base in type(error).__mro__ if base in REACTIONS)

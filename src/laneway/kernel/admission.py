@@ -1,0 +1,375 @@
+"""Starting: how a job that waits comes to run, and what it holds then.
+
+A handler marks the lanes and pools that may have room; `_settle` looks at each mark until none is left: what was
+lent is given back first, then lanes start what they can or park at the pool they want for, then pools pick among
+the lanes parked with them (groups first, the cap over everything last).
+
+The invariant that rules out a lost wake-up: a lane with a job that could start is either started from, parked at a
+pool that has no room, or has a timer for its limit; and whoever gives a unit back marks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from laneway.events import Event, JobEvent, JobLent, JobStarted, JobTookBack, LaneIdled, LanePressured, QueueAlerted
+from laneway.kernel.jobs import Entry, Trigger, move
+from laneway.kernel.lanes import Lane, Pool, Resource, descends, parent_of, recovered_at
+from laneway.kernel.lending import Lending
+from laneway.kernel.protocol import Effect, Publish, StartJob
+from laneway.kernel.registry import Registry
+from laneway.kernel.timers import Alarm, Timers
+from laneway.records import JobId
+
+_ALERTS = ("ok", "warning", "critical")
+
+
+class Admission:
+    """The state of the kernel and the part of it that starts jobs."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.threads = registry.threads
+        self.lending = Lending(self)
+        self.timers = Timers()
+        self.jobs: dict[JobId, Entry] = {}
+        self.listening = False  # build events only while somebody listens
+        self.running = 0
+        self.waiting = 0
+        self.scheduled = 0
+        self.lent = 0
+        self._sequence = 0
+        self._out: list[Effect] = []
+        self._marked_lanes: dict[Lane, None] = {}
+        self._marked_pools: dict[Pool, None] = {}
+
+    # ---- what the parts share ----
+
+    def emit(self, effect: Effect) -> None:
+        """Hand an effect to the engine."""
+        self._out.append(effect)
+
+    def publish(self, event: Event) -> None:
+        """Tell whoever listens; call only while somebody does."""
+        self._out.append(Publish(event))
+
+    def job_event(self, kind: type[JobEvent], entry: Entry, reason: str = "", **more: Any) -> None:
+        """Publish an event about a job, if somebody listens."""
+        if self.listening:
+            self._out.append(
+                Publish(
+                    kind(
+                        job_id=entry.id,
+                        lane=entry.lane.name,
+                        state=entry.state,
+                        attempt=entry.attempt,
+                        label=entry.spec.label,
+                        tenant=entry.spec.tenant,
+                        reason=reason or entry.reason,
+                        actor=entry.actor,
+                        **more,
+                    ),
+                ),
+            )
+
+    def announce_lending(self, entry: Entry, event: type[JobLent] | type[JobTookBack]) -> None:
+        """Count a node as lent or as running again, and say so."""
+        by = 1 if event is JobLent else -1
+        move(entry, Trigger.LEND if event is JobLent else Trigger.TAKE_BACK)
+        self.running -= by
+        self.lent += by
+        for lane in entry.lanes:
+            if lane in entry.units:
+                lane.lent += by
+        self.job_event(event, entry)
+
+    def mark(self, resource: Resource) -> None:
+        """Look at this resource again before the command is over: it may have room."""
+        if isinstance(resource, Lane):
+            self._marked_lanes[resource] = None
+        elif isinstance(resource, Pool):
+            self._marked_pools[resource] = None
+
+    # ---- queueing ----
+
+    def _next_place(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _queue(self, entry: Entry, now: int) -> Lane:
+        """Let a job wait for the next of its lanes."""
+        lane = entry.lanes[entry.stage]
+        entry.phase += 1
+        entry.queued_at = now
+        lane.waiting += 1
+        lane.queue.push(entry, now)
+        if lane.stack and any(descends(entry, owner) for owner in lane.stack):
+            lane.kin[entry] = None
+        if lane.waiting >= lane.watch_high:
+            self._watch(lane)
+        timeout = entry.spec.wait_timeout_ms
+        if timeout is None:
+            timeout = entry.lanes[-1].config.wait_timeout_ms
+        if timeout is not None:
+            self.timers.set(entry.since + timeout, Alarm.WAIT, entry)
+        return lane
+
+    def _unqueue(self, entry: Entry, lane: Lane, *, started: bool) -> None:
+        """A job does not wait in this lane any longer."""
+        if entry.aside is not None:
+            entry.aside.aside.remove(entry)
+            self.mark(entry.aside)
+            entry.aside = None
+        else:
+            lane.queue.remove(entry, started=started)
+        if lane.kin:
+            lane.kin.pop(entry, None)
+        lane.waiting -= 1
+        if lane.waiting <= lane.watch_low:
+            self._watch(lane)
+
+    def _watch(self, lane: Lane) -> None:
+        """The depth of a lane crossed a line: say so once."""
+        config, depth = lane.config, lane.waiting
+        if config.pressure_threshold is not None:
+            if not lane.pressed and depth >= config.pressure_threshold:
+                lane.pressed = True
+                if self.listening:
+                    self.publish(LanePressured(lane=lane.name, waiting=depth))
+            elif lane.pressed and depth == 0:
+                lane.pressed = False
+                if self.listening:
+                    self.publish(LaneIdled(lane=lane.name))
+        level = lane.alert_level
+        for step, threshold in ((1, config.alert_warning), (2, config.alert_critical)):
+            if threshold is not None and depth >= threshold:
+                level = max(level, step)
+        for step, threshold in ((2, config.alert_critical), (1, config.alert_warning)):
+            if level == step and (threshold is None or depth <= recovered_at(threshold)):
+                level = step - 1
+        if level != lane.alert_level:
+            lane.alert_level = level
+            if self.listening:
+                self.publish(QueueAlerted(lane=lane.name, level=_ALERTS[level], waiting=depth))
+        lane.set_watch()
+
+    # ---- starting ----
+
+    def _settle(self, now: int) -> None:
+        """Look at every mark until nothing more can start."""
+        lanes, pools = self._marked_lanes, self._marked_pools
+        while lanes or pools:
+            if lanes:
+                lane = next(iter(lanes))
+                del lanes[lane]
+                self._pump(lane, now)
+            else:
+                pool = min(pools, key=lambda pool: pool.rank)
+                del pools[pool]
+                self._serve(pool, now)
+
+    def _pump(self, lane: Lane, now: int) -> None:
+        """Start what this lane can start; park it where it needs a unit that it shares."""
+        if lane.takers:
+            self.lending.serve_takers(lane)
+        if lane.aside:
+            self._recall(lane, now)
+        queue = lane.queue
+        while queue.count and lane.is_open():
+            entry = lane.head(now)
+            if entry is None:
+                break
+            if entry.stage + 1 < len(entry.lanes):
+                self._advance(entry, lane, now)
+            elif not lane.needs_care and not entry.threaded and not entry.inside and entry.stage == 0:
+                self._start(entry, lane, lane.units, now)
+            elif not self._start_with_care(entry, lane, now):
+                return
+        if lane.parked is not None and not lane.aside:
+            lane.parked.unpark(lane)
+
+    def _start_with_care(self, entry: Entry, lane: Lane, now: int) -> bool:
+        """Start the head of a lane if its limit and every cap it shares allow; else park it. False: it stays."""
+        wait = lane.limit_wait_ms(now)
+        if wait:
+            if lane.parked is not None and not lane.aside:
+                lane.parked.unpark(lane)
+            self._set_lane_alarm(lane, now + wait)
+            return False
+        if entry.stage:
+            blocking = self._blocking_lane(entry, now)
+            if blocking is not None:
+                self._set_aside(entry, lane, blocking, now)
+                return True
+        units = self._units_for(entry)
+        for unit in units:
+            if isinstance(unit, Pool) and (unit.parked or not unit.has_room(lane)):
+                self._park(lane, unit, now)
+                return False
+        self._start(entry, lane, units, now)
+        return True
+
+    def _park(self, lane: Lane, pool: Pool, now: int) -> None:
+        if lane.parked is not None and lane.parked is not pool:
+            lane.parked.unpark(lane)
+        pool.park(lane, now)
+        if pool.has_room(lane):
+            self._marked_pools[pool] = None
+
+    def _serve(self, pool: Pool, now: int) -> None:
+        """A shared cap may have room: start from the lanes parked there, best first."""
+        if pool.takers:
+            self.lending.serve_takers(pool)
+        while pool.parked and (pool.reserve or pool.has_room()):
+            lane = pool.pick(now)
+            if lane is None:
+                return
+            late = lane.is_late
+            pool.unpark(lane)
+            if lane.aside:
+                self._recall(lane, now)
+            if self._pass_pool(lane, pool, now, late=late):
+                self._pump(lane, now)
+
+    def _pass_pool(self, lane: Lane, pool: Pool, now: int, *, late: bool) -> bool:
+        """A pool gave way to this lane: start its head, or park it at the next pool that does not."""
+        entry = lane.head(now) if lane.queue.count and lane.is_open() else None
+        if entry is None or entry.stage + 1 < len(entry.lanes):
+            return True
+        if lane.limit_wait_ms(now) or (entry.stage and self._blocking_lane(entry, now) is not None):
+            return True
+        units = self._units_for(entry)
+        for unit in units:
+            if not isinstance(unit, Pool):
+                continue
+            if not unit.has_room(lane) or (unit.rank > pool.rank and unit.parked):
+                self._park(lane, unit, now)
+                return False
+        self._start(entry, lane, units, now, late=late)
+        return True
+
+    def _start(self, entry: Entry, lane: Lane, units: tuple[Resource, ...], now: int, *, late: bool = False) -> None:
+        """A job has everything it needs: it runs."""
+        self._unqueue(entry, lane, started=True)
+        self._hold(entry, units, late=late)
+        lane.last_start = now
+        self._run(entry, now)
+
+    def _hold(self, entry: Entry, units: Iterable[Resource], *, late: bool = False) -> None:
+        had = entry.units
+        for unit in units:
+            if unit in had:
+                continue
+            unit.held += 1
+            if isinstance(unit, Lane):
+                if unit.stack is not None:
+                    unit.stack.append(entry)
+            elif isinstance(unit, Pool):
+                unit.note_start(late=late)
+        entry.units = tuple(units)
+
+    def _run(self, entry: Entry, now: int) -> None:
+        entry.phase += 1
+        entry.attempt += 1
+        entry.started_at = now
+        move(entry, Trigger.START)
+        self.waiting -= 1
+        self.running += 1
+        for lane in entry.lanes:
+            if lane.bucket is not None and lane in entry.units:
+                lane.bucket.take(now)
+        last = entry.lanes[-1]
+        waited = now - entry.since
+        last.counters.wait.add(waited)
+        timeout = entry.spec.timeout_ms
+        if timeout is None:
+            timeout = last.config.timeout_ms
+        if timeout is not None and not entry.is_slot:
+            self.timers.set(now + timeout, Alarm.RUN, entry)
+        if self.listening:
+            self.job_event(JobStarted, entry, wait_ms=waited)
+        self._out.append(StartJob(entry.payload, entry.id, entry.attempt))
+        if entry.is_slot and entry.waiters:
+            self.lending.settle(entry)
+
+    def _advance(self, entry: Entry, lane: Lane, now: int) -> None:
+        """A job with several lanes has this one: it waits for the next, holding this."""
+        self._unqueue(entry, lane, started=True)
+        self._hold(entry, (*entry.units, lane))
+        lane.last_start = now
+        entry.stage += 1
+        assert entry.places is not None
+        if len(entry.places) <= entry.stage:
+            entry.places.append(self._next_place())
+        entry.place = entry.places[entry.stage]
+        self.mark(self._queue(entry, now))
+
+    def _units_for(self, entry: Entry) -> tuple[Resource, ...]:
+        """What a job needs to run: its lanes, then the caps they share, less what the job around it has."""
+        last = entry.lanes[-1]
+        own = last.threaded_units if entry.threaded else last.units
+        if len(entry.lanes) == 1 and not entry.inside:
+            return own
+        lanes = dict.fromkeys(entry.lanes)
+        pools = dict.fromkeys(pool for lane in entry.lanes for pool in lane.pools)
+        if entry.threaded:
+            pools[self.threads] = None
+        taken = self._around(entry)
+        found: list[Resource] = [lane for lane in lanes if lane not in taken]
+        found += sorted((pool for pool in pools if pool not in taken), key=lambda pool: pool.rank)
+        return tuple(found)
+
+    def _around(self, entry: Entry) -> set[Resource]:
+        """What the job and the slots around a slot hold or have lent."""
+        taken: set[Resource] = set()
+        current = entry
+        while (up := parent_of(current)) is not None and current.inside:
+            taken.update(up.units)
+            current = up
+        return taken
+
+    # ---- limits of lanes that a job has already passed ----
+
+    def _blocking_lane(self, entry: Entry, now: int) -> Lane | None:
+        """An earlier lane of a job whose token or group is not to be had now."""
+        last = entry.lanes[-1]
+        for lane in entry.lanes[:-1]:
+            if lane.limit_wait_ms(now):
+                return lane
+            if any(pool not in last.pools and not pool.has_room(lane) for pool in lane.pools):
+                return lane
+        return None
+
+    def _set_aside(self, entry: Entry, lane: Lane, blocking: Lane, now: int) -> None:
+        """It would hold up others in its last lane: take it out until the earlier lane has what it needs."""
+        lane.queue.remove(entry, started=False)
+        entry.aside = blocking
+        blocking.aside.append(entry)
+        self._want_for_aside(blocking, now)
+
+    def _want_for_aside(self, lane: Lane, now: int) -> None:
+        wait = lane.limit_wait_ms(now)
+        if wait:
+            self._set_lane_alarm(lane, now + wait)
+            return
+        for pool in lane.pools:
+            if not pool.has_room(lane):
+                self._park(lane, pool, now)
+                return
+
+    def _recall(self, lane: Lane, now: int) -> None:
+        """Let jobs that were set aside for this lane's token or group stand in their last lane again."""
+        if lane.limit_wait_ms(now) or not all(pool.has_room(lane) for pool in lane.pools):
+            self._want_for_aside(lane, now)
+            return
+        entry = lane.aside.popleft()
+        entry.aside = None
+        entry.lanes[-1].queue.push(entry, now)
+        self.mark(entry.lanes[-1])
+        if lane.aside:
+            self.mark(lane)
+
+    def _set_lane_alarm(self, lane: Lane, due: int) -> None:
+        lane.phase += 1  # only the newest alarm of a lane counts
+        self.timers.set(due, Alarm.LANE, lane)

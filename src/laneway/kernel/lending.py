@@ -1,0 +1,322 @@
+"""Lending: a job that waits for another job does not sit on its slots.
+
+While job J waits for job K of the same kernel, J lends everything it holds; when its last wait is over it takes
+all of it back at once, before anything that waits to start, and only then does the wait return. Slots taken inside
+a job (`slot()` blocks) are nodes of their own: a wait lends the node it was made in and the nodes around it, up to
+the job, and never what another task of the job holds in a slot of its own. A slot inside a job asks only for what
+the nodes around it do not have, so a job counts once in each lane and cap however deep its slots are.
+
+Taking back is all or nothing (`Return`). A node that held one lane while waiting for the next could close a circle
+with a neighbour that does it the other way round; all-or-nothing with first come first served cannot.
+
+An exclusive lane is lent to descendants only. Its owners form a stack; the newest owner has it or has lent it. A
+wait that could never end, because what it waits for waits (through exclusive lanes or other waits) for the waiting
+job itself, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Protocol
+
+from laneway.errors import LaneCycleError
+from laneway.events import JobLent, JobTookBack
+from laneway.kernel.jobs import Entry, Trigger, move
+from laneway.kernel.lanes import Lane, Pool, Resource, descends, parent_of
+from laneway.kernel.protocol import ResumeWait
+from laneway.records import JobState
+
+
+class Wait:
+    """One node waits for one job (or for a slot to be granted)."""
+
+    __slots__ = ("chain", "id", "target")
+
+    def __init__(self, wait_id: int, chain: list[Entry], target: Entry) -> None:
+        self.id = wait_id
+        self.chain = chain
+        self.target: Entry | None = target
+
+
+class Return:
+    """Nodes that take back what they have lent, all at once; then `wait_id` (if any) returns."""
+
+    __slots__ = ("needs", "nodes", "wait_id")
+
+    def __init__(self, nodes: list[Entry], wait_id: int | None) -> None:
+        self.nodes = nodes
+        self.wait_id = wait_id
+        self.needs: dict[Resource, None] = {}
+
+    def has(self, entry: Entry) -> bool:
+        """Whether this return is for that node too."""
+        return entry in self.nodes
+
+
+class Bereavement:
+    """Something that has to wait until descendants that have an exclusive lane have ended."""
+
+    __slots__ = ("left", "then")
+
+    def __init__(self, left: int, then: Callable[[int], None]) -> None:
+        self.left = left
+        self.then = then
+
+
+class Host(Protocol):
+    """What lending needs of the kernel around it."""
+
+    threads: Pool
+
+    def emit(self, effect: ResumeWait) -> None:
+        """Hand an effect to the engine."""
+
+    def announce_lending(self, entry: Entry, event: type[JobLent] | type[JobTookBack]) -> None:
+        """Count a node as lent or as running again, and say so."""
+
+    def mark(self, resource: Resource) -> None:
+        """Look at this resource again before the command is over: it may have room."""
+
+
+class Lending:
+    """Waits, what is lent for them, and who takes back when."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.waits: dict[int, Wait] = {}
+        self._by_root: dict[Entry, dict[int, Wait]] = {}  # whose waits they are
+
+    # ---- waits ----
+
+    def begin(self, wait_id: int, node: Entry, target: Entry) -> None:
+        """A node waits for a job: refuse a circle, lend, let the awaited job go first in its level."""
+        chain = list(_chain(node))
+        self._refuse_cycle(node, chain[-1], target)
+        wait = Wait(wait_id, chain, target)
+        self.waits[wait_id] = wait
+        self._by_root.setdefault(chain[-1], {})[wait_id] = wait
+        if target.waiters is None:
+            target.waiters = []
+        target.waiters.append(wait)
+        for entry in chain:
+            entry.waits += 1
+            if entry.waits == 1:
+                for pending in list(entry.returns or ()):
+                    self._drop(pending, entry)
+                if not entry.lent:
+                    self._lend(entry)
+        target.wanted += 1
+        if target.wanted == 1 and target.spot is not None:
+            lane = target.lanes[target.stage]
+            lane.queue.prefer(target)
+            self._host.mark(lane)
+
+    def settle(self, target: Entry) -> None:
+        """What these waits waited for has ended, or the slot is granted."""
+        waiters, target.waiters = target.waiters, None
+        target.wanted = 0
+        for wait in waiters or ():
+            self._finish_wait(wait, granted=target if not target.state.is_final else None)
+
+    def cancel(self, wait_id: int) -> Wait | None:
+        """A wait is given up. None: it is over already. The caller ends it by `give_up` once it may return."""
+        wait = self.waits.get(wait_id)
+        if wait is None or wait.target is None:
+            return None
+        target, wait.target = wait.target, None
+        if target.waiters is not None:
+            target.waiters.remove(wait)
+        target.wanted -= 1
+        if target.wanted == 0 and target.spot is not None:
+            target.lanes[target.stage].queue.prefer(target)
+        return wait
+
+    def give_up(self, wait: Wait) -> None:
+        """A cancelled wait returns now; what was lent for it is taken back when it can be."""
+        self._finish_wait(wait, granted=None, at_once=True)
+
+    def forget(self, entry: Entry) -> None:
+        """An attempt (or a slot) has ended: nobody takes back for it, and waits it left behind lend nothing more."""
+        for pending in list(entry.returns or ()):
+            self._drop(pending, entry)
+        for wait in self._by_root.pop(entry, {}).values():
+            wait.chain = [node for node in wait.chain if node is not entry]
+        entry.waits = 0
+        entry.lent = False
+        for slot in entry.inner or ():
+            slot.up = parent_of(entry)
+            slot.inside = False
+        entry.inner = None
+
+    # ---- lending and taking back ----
+
+    def _lend(self, entry: Entry) -> None:
+        entry.lent = True
+        for unit in lendable(entry, self._host.threads):
+            unit.held -= 1
+            self._host.mark(unit)
+        self._host.announce_lending(entry, JobLent)
+
+    def _finish_wait(self, wait: Wait, *, granted: Entry | None, at_once: bool = False) -> None:
+        del self.waits[wait.id]
+        if wait.chain:
+            mine = self._by_root.get(wait.chain[-1])
+            if mine is not None:
+                mine.pop(wait.id, None)
+                if not mine:
+                    del self._by_root[wait.chain[-1]]
+        nodes = []
+        for entry in wait.chain:
+            entry.waits -= 1
+            if entry.waits == 0 and entry.lent and not entry.state.is_final:
+                nodes.append(entry)
+        if not nodes or at_once:
+            self._host.emit(ResumeWait(wait.id))
+            if nodes:
+                self._take_back(Return(nodes, None), granted=None)
+            return
+        self._take_back(Return(nodes, wait.id), granted=granted)
+
+    def _take_back(self, pending: Return, *, granted: Entry | None) -> None:
+        for entry in pending.nodes:
+            self._register(pending, entry)
+        if self.try_return(pending) or granted is None:
+            return
+        # The slot is granted, but what was lent for it is not back: a slot held meanwhile could close a circle.
+        self._lend(granted)
+        pending.nodes.append(granted)
+        self._register(pending, granted)
+        self.try_return(pending)
+
+    def _register(self, pending: Return, entry: Entry) -> None:
+        if entry.returns is None:
+            entry.returns = []
+        entry.returns.append(pending)
+        for unit in lendable(entry, self._host.threads):
+            pending.needs[unit] = None
+            unit.takers[pending] = None
+
+    def _drop(self, pending: Return, entry: Entry) -> None:
+        """One node is no longer part of a return; without nodes left its wait returns."""
+        pending.nodes.remove(entry)
+        assert entry.returns is not None
+        entry.returns.remove(pending)
+        still = {unit for node in pending.nodes for unit in lendable(node, self._host.threads)}
+        for unit in [unit for unit in pending.needs if unit not in still]:
+            del pending.needs[unit]
+            del unit.takers[pending]
+            self._host.mark(unit)
+        if pending.nodes:
+            self.try_return(pending)
+        elif pending.wait_id is not None:
+            self._host.emit(ResumeWait(pending.wait_id))
+
+    def try_return(self, pending: Return) -> bool:
+        """Take everything back if all of it can be had at this moment."""
+        if not all(unit.can_take(pending) for unit in pending.needs):
+            return False
+        for unit in pending.needs:
+            del unit.takers[pending]
+        nodes, pending.nodes = pending.nodes, []
+        pending.needs = {}
+        for entry in nodes:
+            assert entry.returns is not None
+            entry.returns.remove(pending)
+            for unit in lendable(entry, self._host.threads):
+                unit.held += 1
+            entry.lent = False
+            self._host.announce_lending(entry, JobTookBack)
+            for other in list(entry.returns):
+                self._drop(other, entry)
+        if pending.wait_id is not None:
+            self._host.emit(ResumeWait(pending.wait_id))
+        return True
+
+    def serve_takers(self, resource: Resource) -> None:
+        """A unit may have come free: let those that lent one have it back, first come first served."""
+        if isinstance(resource, Lane) and resource.stack is not None:
+            candidates = [taker for taker in resource.takers if resource.can_take(taker)]
+        else:
+            candidates = list(islice(resource.takers, max(0, max(resource.cap, 1) - resource.held)))
+        for pending in candidates:
+            if pending in resource.takers:
+                self.try_return(pending)
+
+    # ---- circles ----
+
+    def _refuse_cycle(self, node: Entry, root: Entry, target: Entry) -> None:
+        path = self._path(target, root, set())
+        if path is not None:
+            raise LaneCycleError(job_id=node.id, target_id=target.id, path=(node.id, *path))
+
+    def _path(self, entry: Entry, goal: Entry, seen: set[Entry]) -> tuple[str, ...] | None:
+        """How `entry` comes to wait for `goal`, if it does."""
+        stack: list[tuple[Entry, tuple[str, ...]]] = [(entry, (entry.id,))]
+        while stack:
+            current, path = stack.pop()
+            begun = current.state in (JobState.RUNNING, JobState.LENT)
+            if begun:
+                current = root_of(current)
+            if current is goal:
+                return path
+            if current in seen:
+                continue
+            seen.add(current)
+            following = self._held_up_by(current) if begun else _owners_ahead(current)
+            stack.extend((after, (*path, after.id)) for after in following)
+        return None
+
+    def _held_up_by(self, root: Entry) -> Iterator[Entry]:
+        """What a job that has begun waits for: its waits, and those that have an exclusive lane it lent."""
+        for wait in self._by_root.get(root, {}).values():
+            if wait.target is not None:
+                yield wait.target
+        yield from heirs([root])
+
+
+def _owners_ahead(entry: Entry) -> Iterator[Entry]:
+    """What a job that has not begun waits for: the owners of its exclusive lane that are not its ancestors."""
+    for owner in entry.lanes[entry.stage].stack or ():
+        if not descends(entry, owner):
+            yield owner
+
+
+def lendable(entry: Entry, threads: Pool) -> list[Resource]:
+    """What a node lends: everything it holds but the thread it may run on."""
+    return [unit for unit in entry.units if unit is not threads]
+
+
+def owned_exclusive(entry: Entry) -> list[Lane]:
+    """The exclusive lanes that a node owns, lent or not."""
+    return [
+        unit for unit in entry.units if isinstance(unit, Lane) and unit.stack is not None and entry in unit.stack
+    ]
+
+
+def heirs(nodes: list[Entry]) -> list[Entry]:
+    """The descendants that have an exclusive lane lent by these nodes, newest first."""
+    found: dict[Entry, None] = {}
+    for node in nodes:
+        for lane in owned_exclusive(node):
+            assert lane.stack is not None
+            for heir in reversed(lane.stack[lane.stack.index(node) + 1 :]):
+                if heir not in nodes:
+                    found[heir] = None
+    return list(found)
+
+
+def _chain(node: Entry) -> Iterator[Entry]:
+    """A node and the nodes around it, up to the job."""
+    current: Entry | None = node
+    while current is not None:
+        yield current
+        up = parent_of(current)
+        current = up if current.inside else None
+
+
+def root_of(node: Entry) -> Entry:
+    """The job (or outermost slot) that a node is part of."""
+    for root in _chain(node):
+        node = root
+    return node

@@ -1,0 +1,448 @@
+"""The order inside one lane: levels, ageing, deadline boosts, fair share, first come first served.
+
+A lane's waiting jobs stand in buckets, one for each level (0 BACKGROUND, 1 SCHEDULED, 2 USER, higher only by a
+boost). A job stands in exactly one queue at a time, its `spot`; what a queue still holds of a job that has
+moved on is stale and skipped when it comes to the front. So joining, leaving and being served cost the same
+whether ten jobs wait or a million.
+
+Time moves jobs up only when somebody asks for the head (`Waiting.head`): order depends on when it is looked at,
+never on a background timer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Protocol
+
+from laneway.kernel.jobs import Entry
+from laneway.records import Boost, Priority
+
+USER = int(Priority.USER)
+RANKS = USER + 8 + 1
+NO_PLACE = -1
+
+
+class Line(Protocol):
+    """Jobs of one level: who of them is next."""
+
+    def push(self, entry: Entry) -> None:
+        """Let a job stand here."""
+
+    def head(self) -> Entry | None:
+        """The next job, without taking it."""
+
+    def compact(self) -> None:
+        """Forget what is stale."""
+
+
+class Fifo:
+    """First come first served by place; a job that comes back (a retry, a promotion) stands where it belongs."""
+
+    __slots__ = ("_early", "_last", "_tail")
+
+    def __init__(self) -> None:
+        self._tail: deque[Entry] = deque()
+        self._early: list[tuple[int, str, Entry]] = []  # those that came out of order
+        self._last = NO_PLACE
+
+    def push(self, entry: Entry) -> None:
+        """Let a job stand here."""
+        entry.spot = self
+        place = entry.place
+        if place > self._last:
+            self._last = place
+            self._tail.append(entry)
+        else:
+            heappush(self._early, (place, entry.id, entry))
+
+    def head(self) -> Entry | None:
+        """The next job, without taking it."""
+        tail = self._tail
+        while tail and tail[0].spot is not self:
+            tail.popleft()
+        early = self._early
+        if not early:
+            return tail[0] if tail else None
+        while early and early[0][2].spot is not self:
+            heappop(early)
+        if not early:
+            return tail[0] if tail else None
+        first = early[0][2]
+        return tail[0] if tail and tail[0].place < first.place else first
+
+    def compact(self) -> None:
+        """Forget what is stale."""
+        self._tail = deque(entry for entry in self._tail if entry.spot is self)
+        self._early = [item for item in self._early if item[2].spot is self]
+        heapify(self._early)
+
+
+class Shares:
+    """Who has had how much of a lane: virtual time per tenant (or session), advanced by 1 ÷ weight at each start."""
+
+    __slots__ = ("_limit", "_now", "_times", "_waiting", "_weights")
+
+    def __init__(self) -> None:
+        self._limit = 64
+        self._times: dict[str, float] = {}
+        self._weights: dict[str, float] = {}
+        self._waiting: dict[str, int] = {}
+        self._now = 0.0
+
+    def join(self, who: str, weight: float) -> None:
+        """A job of `who` waits; who was away does not get back the time it did not use."""
+        count = self._waiting.get(who, 0)
+        if count == 0:
+            self._times[who] = max(self._times.get(who, 0.0), self._now)
+        self._waiting[who] = count + 1
+        self._weights[who] = weight
+
+    def leave(self, who: str) -> None:
+        """A job of `who` waits no longer."""
+        count = self._waiting[who] - 1
+        if count:
+            self._waiting[who] = count
+            return
+        del self._waiting[who]
+        if len(self._times) > self._limit:
+            for name in [n for n, time in self._times.items() if n not in self._waiting and time <= self._now]:
+                del self._times[name]
+                del self._weights[name]
+            self._limit = max(64, 2 * len(self._times))
+
+    def charge(self, who: str) -> None:
+        """A job of `who` starts."""
+        time = self._times[who]
+        self._now = max(self._now, time)
+        self._times[who] = time + 1.0 / self._weights[who]
+
+    def time_of(self, who: str) -> float:
+        """How much `who` has had; the least goes first."""
+        return self._times[who]
+
+
+def share_key(entry: Entry, fair_by: str) -> str:
+    """Whose share a job uses: its tenant's, or that of its session lane."""
+    if fair_by == "session":
+        for lane in entry.lanes:
+            if lane.is_session:
+                return lane.name
+    return entry.spec.tenant
+
+
+class Fair:
+    """One first-come-first-served line per tenant; the tenant that has had the least goes first."""
+
+    __slots__ = ("_fair_by", "_heap", "_lines", "_shares")
+
+    def __init__(self, shares: Shares, fair_by: str) -> None:
+        self._shares = shares
+        self._fair_by = fair_by
+        self._lines: dict[str, Fifo] = {}
+        self._heap: list[tuple[float, int, str]] = []
+
+    def push(self, entry: Entry) -> None:
+        """Let a job stand here."""
+        who = share_key(entry, self._fair_by)
+        line = self._lines.get(who)
+        if line is None:
+            line = self._lines[who] = Fifo()
+        line.push(entry)
+        if line.head() is entry:
+            heappush(self._heap, (self._shares.time_of(who), entry.place, who))
+
+    def head(self) -> Entry | None:
+        """The next job, without taking it."""
+        heap = self._heap
+        while heap:
+            time, place, who = heap[0]
+            line = self._lines.get(who)
+            first = line.head() if line is not None else None
+            if first is None:
+                heappop(heap)
+                self._lines.pop(who, None)
+                continue
+            actual = self._shares.time_of(who)
+            if time == actual and place == first.place:
+                return first
+            # Times and places only grow while a tenant waits, so an old key is always too small, never too large.
+            heapreplace(heap, (actual, first.place, who))
+        return None
+
+    def compact(self) -> None:
+        """Forget what is stale."""
+        for line in self._lines.values():
+            line.compact()
+
+    def time_of(self, entry: Entry) -> float:
+        """The share used so far by the one whose job this is."""
+        return self._shares.time_of(share_key(entry, self._fair_by))
+
+
+class Bucket:
+    """The jobs of one level: those a lent job waits for, those of this level by birth, those aged into it."""
+
+    __slots__ = ("aged", "live", "native", "wanted")
+
+    def __init__(self, native: Line, aged: Line) -> None:
+        self.native = native
+        self.aged = aged
+        self.wanted = Fifo()
+        self.live = 0
+
+    def head(self, *, native_turn: bool) -> Entry | None:
+        """The next job of this level. `native_turn`: the last start was an aged job, so a native one is next."""
+        first = self.wanted.head()
+        if first is not None:
+            return first
+        native = self.native.head()
+        aged = self.aged.head()
+        if native is None or aged is None:
+            return native if aged is None else aged
+        if native_turn:
+            return native
+        if isinstance(self.native, Fair) and isinstance(self.aged, Fair):
+            native_time, aged_time = self.native.time_of(native), self.aged.time_of(aged)
+            if native_time != aged_time:
+                return native if native_time < aged_time else aged
+        return native if native.place < aged.place else aged
+
+
+class Waiting:
+    """Everything that waits in one lane, in order."""
+
+    __slots__ = (
+        "_ageing_ms",
+        "_boost",
+        "_boosts",
+        "_buckets",
+        "_climbs",
+        "_fair_by",
+        "_mask",
+        "_shares",
+        "_stale",
+        "_user_was_aged",
+        "arrivals",
+        "count",
+        "simple",
+    )
+
+    def __init__(self, *, ageing_ms: int | None, boost: Boost | None, fair_by: str | None) -> None:
+        self._ageing_ms = ageing_ms
+        self._boost = boost
+        self._fair_by = fair_by
+        self._shares = Shares() if fair_by else None
+        self._buckets: list[Bucket | None] = [None] * RANKS
+        self._mask = 0  # which buckets have live jobs
+        self._user_was_aged = False
+        # Three queues of (phase, job) in the order in which they become due: BACKGROUND to SCHEDULED,
+        # the same jobs from SCHEDULED to USER, and SCHEDULED to USER.
+        self._climbs: tuple[deque[tuple[int, Entry]], ...] = (deque(), deque(), deque())
+        self._boosts: list[tuple[int, int, int, int, Entry]] = []  # due, place, levels, phase, job
+        self._stale = 0
+        self.simple = True  # nothing here ever changes its level by time
+        self.count = 0
+        # Kept only where the exact oldest counts (shared caps) or lines do not show it (fair share).
+        self.arrivals: deque[tuple[int, Entry]] | None = deque() if fair_by else None
+
+    # ---- joining and leaving ----
+
+    def push(self, entry: Entry, now: int) -> None:
+        """Let a job wait here; its level is its own, plus what its deadline gives it now."""
+        level = int(entry.spec.priority)
+        entry.aged = 0
+        entry.boost = 0
+        if level < USER and self._ageing_ms is not None:
+            self.simple = False
+            self._append(self._climbs[0 if level == 0 else 2], entry)
+        deadline = self._deadline_of(entry)
+        if deadline is not None:
+            self.simple = False
+            self._set_boost(entry, deadline, now)
+        if self._shares is not None:
+            self._shares.join(share_key(entry, self._fair_by or ""), entry.spec.weight)
+        if self.arrivals is not None:
+            self._append(self.arrivals, entry)
+        self.count += 1
+        self._stand(entry, level + entry.boost)
+
+    def remove(self, entry: Entry, *, started: bool) -> None:
+        """A job leaves: it starts here, or it was cancelled, timed out or set aside."""
+        bucket = self._buckets[entry.rank]
+        assert bucket is not None
+        assert entry.spot is not None
+        entry.spot = None
+        bucket.live -= 1
+        if bucket.live == 0:
+            self._mask ^= 1 << entry.rank
+        self.count -= 1
+        if self._shares is not None:
+            who = share_key(entry, self._fair_by or "")
+            if started:
+                self._shares.charge(who)
+            self._shares.leave(who)
+        if started:
+            if entry.rank == USER:
+                self._user_was_aged = entry.aged > 0
+        else:
+            self._note_stale()
+
+    def prefer(self, entry: Entry) -> None:
+        """A lent job waits for it (or does so no longer): inside its level it goes first (or no longer)."""
+        self._leave_bucket(entry)
+        self._stand(entry, entry.rank)
+
+    def _stand(self, entry: Entry, rank: int) -> None:
+        bucket = self._buckets[rank]
+        if bucket is None:
+            bucket = self._buckets[rank] = Bucket(self._line(), self._line())
+        entry.rank = rank
+        if entry.wanted:
+            bucket.wanted.push(entry)
+        elif entry.aged:
+            bucket.aged.push(entry)
+        else:
+            bucket.native.push(entry)
+        bucket.live += 1
+        self._mask |= 1 << rank
+
+    def _line(self) -> Line:
+        return Fifo() if self._shares is None else Fair(self._shares, self._fair_by or "")
+
+    def _leave_bucket(self, entry: Entry) -> None:
+        bucket = self._buckets[entry.rank]
+        assert bucket is not None
+        entry.spot = None
+        bucket.live -= 1
+        if bucket.live == 0:
+            self._mask ^= 1 << entry.rank
+        self._note_stale()
+
+    def _note_stale(self) -> None:
+        self._stale += 1
+        if self._stale > 64 and self._stale > self.count:
+            self._stale = 0
+            for bucket in self._buckets:
+                if bucket is not None:
+                    for line in (bucket.native, bucket.aged, bucket.wanted):
+                        line.compact()
+
+    def _append(self, queue: deque[tuple[int, Entry]], entry: Entry) -> None:
+        # Those that left from the middle stay behind in it; past twice what waits they are swept out.
+        if len(queue) > 2 * self.count + 64:
+            live = [item for item in queue if item[1].spot is not None and item[1].phase == item[0]]
+            queue.clear()
+            queue.extend(live)
+        queue.append((entry.phase, entry))
+
+    # ---- order ----
+
+    def head(self, now: int) -> Entry | None:
+        """Who is next, without taking it."""
+        if not self.simple:
+            self._climb(now)
+        mask = self._mask
+        if not mask:
+            return None
+        rank = mask.bit_length() - 1
+        bucket = self._buckets[rank]
+        assert bucket is not None
+        return bucket.head(native_turn=rank == USER and self._user_was_aged)
+
+    def keep_arrivals(self) -> None:
+        """From now on, know exactly who has waited longest (a lane that shares no cap need not)."""
+        waiting = sorted(self, key=lambda entry: (entry.queued_at, entry.place))
+        self.arrivals = deque((entry.phase, entry) for entry in waiting)
+
+    def oldest_at(self) -> int | None:
+        """When the oldest of those that wait was queued."""
+        arrivals = self.arrivals
+        if arrivals is None:
+            # Without a shared cap every line here is in order of arrival (but for retries), so heads are enough.
+            lines = (line for b in self._buckets if b and b.live for line in (b.native, b.aged, b.wanted))
+            return min((first.queued_at for line in lines if (first := line.head()) is not None), default=None)
+        while arrivals and (arrivals[0][1].spot is None or arrivals[0][1].phase != arrivals[0][0]):
+            arrivals.popleft()
+        return arrivals[0][1].queued_at if arrivals else None
+
+    def next_change(self) -> int | None:
+        """When waiting alone would change the order here."""
+        if self.simple or self._ageing_ms is None and not self._boosts:
+            return None
+        dues = [due for climb in (0, 1, 2) if (due := self._climb_due(climb)) is not None]
+        if self._boosts:
+            dues.append(self._boosts[0][0])
+        return min(dues) if dues else None
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Every waiting job, level by level from the top, by place inside a level."""
+        for rank in range(RANKS - 1, -1, -1):
+            bucket = self._buckets[rank]
+            if bucket is None or not bucket.live:
+                continue
+            found = {entry.id: entry for line in (bucket.wanted, bucket.native, bucket.aged) for entry in _of(line)}
+            yield from sorted(found.values(), key=lambda entry: (not entry.wanted, entry.place))
+
+    def _climb_due(self, climb: int) -> int | None:
+        queue = self._climbs[climb]
+        while queue and (queue[0][1].spot is None or queue[0][1].phase != queue[0][0]):
+            queue.popleft()
+        if not queue:
+            return None
+        assert self._ageing_ms is not None
+        return queue[0][1].queued_at + self._ageing_ms * (2 if climb == 1 else 1)
+
+    def _climb(self, now: int) -> None:
+        for climb in (0, 1, 2):
+            while True:
+                due = self._climb_due(climb)
+                if due is None or due > now:
+                    break
+                item = self._climbs[climb].popleft()
+                if climb == 0:
+                    self._climbs[1].append(item)
+                entry = item[1]
+                self._leave_bucket(entry)
+                entry.aged += 1
+                self._stand(entry, int(entry.spec.priority) + entry.aged + entry.boost)
+        boosts = self._boosts
+        while boosts and boosts[0][0] <= now:
+            _, _, levels, phase, entry = heappop(boosts)
+            if entry.spot is not None and entry.phase == phase:
+                self._leave_bucket(entry)
+                entry.boost = levels
+                self._stand(entry, int(entry.spec.priority) + entry.aged + levels)
+
+    def _deadline_of(self, entry: Entry) -> int | None:
+        boost = self._boost
+        if boost is None or not boost.steps:
+            return None
+        return entry.spec.deadline_ms if entry.spec.deadline_ms is not None else boost.deadline_ms
+
+    def _set_boost(self, entry: Entry, deadline: int, now: int) -> None:
+        assert self._boost is not None
+        if len(self._boosts) > 8 * self.count + 64:
+            self._boosts = [item for item in self._boosts if item[4].spot is not None and item[4].phase == item[3]]
+            heapify(self._boosts)
+        for step in self._boost.steps:
+            due = entry.submitted_at + deadline - deadline * step.remaining_percent // 100
+            if due <= now:
+                entry.boost = step.levels
+            else:
+                heappush(self._boosts, (due, entry.place, step.levels, entry.phase, entry))
+
+
+def _of(line: Line) -> Iterator[Entry]:
+    match line:
+        case Fifo():
+            for entry in line._tail:  # noqa: SLF001 - same module
+                if entry.spot is line:
+                    yield entry
+            for _, _, entry in line._early:  # noqa: SLF001 - same module
+                if entry.spot is line:
+                    yield entry
+        case Fair():
+            for inner in line._lines.values():  # noqa: SLF001 - same module
+                yield from _of(inner)

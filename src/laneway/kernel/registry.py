@@ -1,0 +1,167 @@
+"""Which lanes there are: configured ones, those made on the fly, and the caps they share.
+
+Names are paths: `execute`, or `s1/execute` for the lane `execute` of scope `s1`, which takes its settings from
+`execute` unless it has its own. `session:<key>` lanes appear by themselves. Lanes made on the fly are forgotten
+when nothing uses them; what they have counted is kept for their family (`session:*`, `*/execute`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Mapping
+
+from laneway.errors import ConfigError, UnknownLaneError
+from laneway.kernel.lanes import SESSION_PREFIX, Counters, Lane, Pool
+from laneway.records import Group, LaneConfig
+
+SESSION_LANE = LaneConfig(concurrency=1, exclusive=True)
+NAME_MAX = 512
+_GROUP_RANK, _THREADS_RANK, _ROOT_RANK = 0, 1, 2
+
+
+class Registry:
+    """Finds lanes by name and makes those that may be made."""
+
+    def __init__(
+        self,
+        configs: Mapping[str, LaneConfig],
+        *,
+        groups: Mapping[str, Group],
+        max_concurrent: int | None,
+        threads_max: int,
+        creates_unknown: bool,
+    ) -> None:
+        self.configs: dict[str, LaneConfig] = {}
+        self.lanes: dict[str, Lane] = {}
+        self.retired: dict[str, Counters] = {}
+        self.root = Pool("max_concurrent", max_concurrent, rank=_ROOT_RANK) if max_concurrent is not None else None
+        self.threads = Pool("threads", threads_max, rank=_THREADS_RANK)
+        self.creates_unknown = creates_unknown
+        self._groups = groups
+        self._pools = {
+            name: Pool(name, group.cap, rank=_GROUP_RANK, reserve=group.reserve) for name, group in groups.items()
+        }
+        self._orders: dict[str, int] = {}
+        for name, config in configs.items():
+            self.configure(name, config, now=0)
+        for name, group in groups.items():
+            for reserved in group.reserve:
+                if not any(fnmatch.fnmatchcase(reserved, pattern) for pattern in group.lanes):
+                    raise ConfigError(f"group {name!r} reserves for {reserved!r}, which is not one of its lanes")
+
+    def configure(self, name: str, config: LaneConfig, *, now: int) -> Lane:
+        """Make a lane that stays, or say how a lane of that name is to be made."""
+        check_name(name)
+        if name in self.lanes:
+            raise ConfigError(f"lane {name!r} exists already", setting=name, hint="change it with resize")
+        if name.rpartition("/")[2].startswith(SESSION_PREFIX) and not config.exclusive:
+            raise ConfigError(f"lane {name!r}: session lanes are exclusive", setting="exclusive")
+        lane = self._make(name, config, configured=True, now=now)
+        self.configs[name] = config
+        return lane
+
+    def find(self, name: str, now: int) -> Lane:
+        """The lane of that name, made on the fly where that is allowed."""
+        lane = self.lanes.get(name)
+        if lane is not None:
+            return lane
+        check_name(name)
+        scope, _, short = name.rpartition("/")
+        config = self.configs.get(short) if scope else None
+        if config is None:
+            if short.startswith(SESSION_PREFIX) and short != SESSION_PREFIX:
+                config = SESSION_LANE
+            elif self.creates_unknown:
+                config = LaneConfig()
+            else:
+                raise self._unknown(name)
+        return self._make(name, config, configured=False, now=now)
+
+    def check_known(self, name: str) -> None:
+        """Refuse names that could never be a lane here; a lane made on the fly need not exist at the moment."""
+        scope, _, short = name.rpartition("/")
+        if not (
+            name in self.lanes
+            or self.creates_unknown
+            or short.startswith(SESSION_PREFIX)
+            or (scope and short in self.configs)
+        ):
+            raise self._unknown(name)
+
+    def known(self, name: str) -> Lane:
+        """The lane of that name as it stands; nothing is made for a question."""
+        lane = self.lanes.get(name)
+        if lane is None:
+            raise self._unknown(name)
+        return lane
+
+    def retire_if_idle(self, lane: Lane, now: int) -> None:
+        """Forget a lane made on the fly that nothing uses, unless that would forget a limit."""
+        if lane.configured or lane.users or lane.held or lane.paused or lane.closed_until is not None:
+            return
+        if lane.bucket is not None and not lane.bucket.is_full(now):
+            return
+        del self.lanes[lane.name]
+        for pool in lane.pools:
+            pool.lanes.pop(lane.name, None)
+        self.retired.setdefault(self.family_of(lane.name), Counters()).merge(lane.counters)
+
+    def family_of(self, name: str) -> str:
+        """What a lane made on the fly is counted under once it is forgotten; there are only so many families."""
+        scope, _, short = name.rpartition("/")
+        if short.startswith(SESSION_PREFIX):
+            short = SESSION_PREFIX + "*"
+        elif short not in self.configs:
+            short = "*"
+        return f"*/{short}" if scope else short
+
+    def _make(self, name: str, config: LaneConfig, *, configured: bool, now: int) -> Lane:
+        short = name.rpartition("/")[2]
+        # A total order over all lanes: jobs with several lanes take them in this order, so none waits in a circle.
+        key = name if configured else short if short in self.configs else ""
+        order = (self._orders.setdefault(key, len(self._orders)), name)
+        lane = Lane(name, config, order=order, configured=configured, now=now)
+        pools: list[Pool] = []
+        if not lane.is_control:
+            group = self._group_of(name)
+            if group is not None:
+                pools.append(group)
+                if name in group.reserve:
+                    group.lanes[name] = lane
+            if self.root is not None:
+                pools.append(self.root)
+        lane.join(tuple(pools), self.threads)
+        self.lanes[name] = lane
+        return lane
+
+    def _group_of(self, name: str) -> Pool | None:
+        matching = [
+            group_name
+            for group_name, group in self._groups.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in group.lanes)
+        ]
+        if len(matching) > 1:
+            raise ConfigError(
+                f"lane {name!r} is in {len(matching)} groups ({', '.join(matching)}); at most one is allowed",
+                setting="groups",
+            )
+        return self._pools[matching[0]] if matching else None
+
+    def _unknown(self, name: str) -> UnknownLaneError:
+        known = tuple(self.lanes)
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        return UnknownLaneError(lane=name, suggestion=close[0] if close else None, known=known[:10])
+
+
+def check_name(name: object) -> None:
+    """A lane name is printable text without blanks at its ends."""
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
+        raise ConfigError(
+            f"a lane name is 1 to {NAME_MAX} printable characters without blanks at its ends, not {name!r}",
+            setting="lane",
+            value=name,
+        )
+    if any(not part for part in name.split("/")):
+        raise ConfigError(f"lane name {name!r} has an empty part between slashes", setting="lane", value=name)
+

@@ -1,0 +1,688 @@
+"""The one owner of queue state: every decision about jobs and lanes is taken here.
+
+Each handler takes the time (monotonic milliseconds) and returns what the engine has to do. Handlers never wait,
+read no clock and draw no random number, so the same commands give the same effects everywhere; `step` unpacks a
+logged command and calls the handler. A handler that refuses has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from laneway.errors import ConfigError, DrainingError, InvalidJobError, LaneFullError, UnknownJobError
+from laneway.events import (
+    JobAbandoned,
+    JobCancelled,
+    JobCompleted,
+    JobDeadLettered,
+    JobEvent,
+    JobFailed,
+    JobQueued,
+    JobRetried,
+    JobSubmitted,
+    JobTimedOut,
+    LaneClosed,
+    LanePaused,
+    LaneReopened,
+    LaneResized,
+    LaneResumed,
+    ShutdownStarted,
+)
+from laneway.kernel import protocol
+from laneway.kernel.admission import Admission
+from laneway.kernel.jobs import Entry, Trigger, backoff_ms, move
+from laneway.kernel.lanes import Lane, Pool, parent_of
+from laneway.kernel.lending import Bereavement, Wait, heirs, root_of
+from laneway.kernel.protocol import (
+    CancelAttempt,
+    Command,
+    Effect,
+    End,
+    JobSpec,
+    KeepDeadLetter,
+    ResumeWait,
+    SettleJob,
+    Stop,
+)
+from laneway.kernel.registry import Registry
+from laneway.kernel.timers import Alarm
+from laneway.records import FINAL_STATES, JobId, JobState, RetryPolicy, check_concurrency
+from laneway.records import Effect as JobEffect
+
+DEFERRALS_MAX = 100
+_BEGUN = (JobState.RUNNING, JobState.LENT)
+_NO_RETRY = RetryPolicy.none()
+_STOP_TRIGGERS = {
+    Stop.CANCEL: Trigger.CANCEL,
+    Stop.ABORT: Trigger.CANCEL,
+    Stop.TIMEOUT: Trigger.TIME_OUT,
+    Stop.WAIT_TIMEOUT: Trigger.TIME_OUT,
+}
+
+
+class Kernel(Admission):
+    """Takes commands, decides, answers with effects. Pure: time, ids and random numbers come with the command."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        self.keys: dict[tuple[str, str], JobId] = {}
+        self.draining: str | None = None
+        self._zombies: set[tuple[JobId, int]] = set()  # abandoned attempts that still sit on a thread
+        self._now = 0
+
+    # ---- jobs ----
+
+    def submit(
+        self,
+        job_id: JobId,
+        lanes: Sequence[str],
+        spec: JobSpec,
+        payload: Any = None,
+        *,
+        now: int,
+        up: JobId | None = None,
+        threaded: bool = False,
+        is_slot: bool = False,
+    ) -> list[Effect]:
+        """Take a job: it starts at once, waits, or is refused and nothing has changed."""
+        now = self._begin(now)
+        above = self.jobs.get(up) if up is not None else None
+        if self.draining is not None and above is None:
+            raise DrainingError(purpose=self.draining)
+        find = self.registry.find
+        found = tuple([find(name, now) for name in lanes])
+        entry = Entry(job_id, found, spec, payload, self._sequence + 1)
+        entry.submitted_at = entry.since = now
+        entry.threaded = threaded
+        if above is not None:
+            parent_of(above)
+            entry.up = above
+            entry.is_slot = is_slot
+            entry.inside = is_slot
+        elif is_slot:
+            entry.is_slot = True
+        try:
+            if len(found) > 1:
+                self._check_order(found)
+                entry.places = [entry.place]
+            for lane in found:
+                if lane.queued_max is not None and lane.waiting + lane.scheduled >= lane.queued_max:
+                    self._refuse_if_full(entry, lane, now)
+        except (LaneFullError, ConfigError):
+            for lane in found:
+                self.registry.retire_if_idle(lane, now)
+            raise
+        self._sequence += 1
+        self.jobs[job_id] = entry
+        for lane in found:
+            lane.users += 1
+            lane.counters.submitted += 1
+        if spec.key is not None:
+            self.keys[spec.tenant, spec.key] = job_id
+        self._accept(entry, now)
+        return self._end_command(now)
+
+    def _accept(self, entry: Entry, now: int) -> None:
+        if entry.inside and self._trim_slot(entry):
+            self.waiting += 1
+            self.job_event(JobSubmitted, entry)
+            self._run(entry, now)
+            return
+        delay = entry.spec.delay_ms
+        if delay:
+            entry.state = JobState.SCHEDULED
+            self._schedule(entry, now + delay)
+            self.job_event(JobSubmitted, entry)
+            return
+        self.waiting += 1
+        self.job_event(JobSubmitted, entry)
+        lane = self._queue(entry, now)
+        if lane.parked is not None and lane.queue.head(now) is not entry:
+            return  # the head of a parked lane has not changed, so nothing can start
+        self._pump(lane, now)
+
+    def _trim_slot(self, entry: Entry) -> bool:
+        """A slot asks only for lanes that the job around it does not have. True: it has them all already."""
+        up = entry.up
+        assert up is not None
+        if up.inner is None:
+            up.inner = []
+        up.inner.append(entry)
+        taken = self._around(entry)
+        left = tuple(lane for lane in entry.lanes if lane not in taken)
+        if len(left) != len(entry.lanes) and left:
+            for lane in entry.lanes:
+                if lane not in left:
+                    lane.users -= 1
+                    lane.counters.submitted -= 1
+            entry.lanes = left
+        return not left
+
+    def finish(
+        self,
+        job_id: JobId,
+        attempt: int,
+        end: End = End.SUCCEEDED,
+        *,
+        now: int,
+        reason: str = "",
+        after_ms: int = 0,
+        jitter: float = 0.0,
+    ) -> list[Effect]:
+        """An attempt has ended. What comes from an attempt that is no longer the current one changes nothing."""
+        now = self._begin(now)
+        entry = self.jobs.get(job_id)
+        if entry is None or entry.attempt != attempt or entry.state not in _BEGUN:
+            if (job_id, attempt) in self._zombies:
+                self._zombies.remove((job_id, attempt))
+                self.threads.held -= 1
+                self.mark(self.threads)
+            return self._end_command(now)
+        if end is End.SUCCEEDED and entry.stop is None:
+            self._finish_job(entry, Trigger.SUCCEED, now)
+        else:
+            self._attempt_over(entry, end, now, reason=reason, after_ms=after_ms, jitter=jitter)
+        return self._end_command(now)
+
+    def stop(
+        self,
+        job_id: JobId,
+        stop: Stop = Stop.CANCEL,
+        reason: str = "",
+        actor: str = "caller",
+        *,
+        now: int,
+    ) -> list[Effect]:
+        """End a job from outside: what waits ends at once, what runs is asked to end and given its grace."""
+        now = self._begin(now)
+        entry = self.jobs.get(job_id)
+        if entry is None:
+            raise UnknownJobError(job_id=job_id)
+        self._stop(entry, stop, reason, actor, now)
+        return self._end_command(now)
+
+    def can_stop(self, job_id: JobId) -> bool:
+        """Whether `stop` would do anything: the job is live, not being ended, and not a slot in use."""
+        entry = self.jobs.get(job_id)
+        return entry is not None and entry.stop is None and not (entry.is_slot and entry.state in _BEGUN)
+
+    def stop_waiting(self, lane: str | None, reason: str, *, now: int) -> list[Effect]:
+        """End everything that has not begun, in one lane or in all."""
+        now = self._begin(now)
+        chosen = None if lane is None else self.registry.known(lane)
+        for entry in list(self.jobs.values()):
+            if entry.state not in _BEGUN and (chosen is None or chosen in entry.lanes):
+                self._stop(entry, Stop.CANCEL, reason, "caller", now)
+        return self._end_command(now)
+
+    # ---- waits ----
+
+    def begin_wait(self, wait_id: int, node_id: JobId, target_id: JobId, *, now: int) -> list[Effect]:
+        """A running job waits for another live job and lends what it holds; circles are refused."""
+        now = self._begin(now)
+        node, target = self.jobs.get(node_id), self.jobs.get(target_id)
+        if node is None or node.state not in _BEGUN or target is None:
+            raise UnknownJobError(job_id=node_id if target is not None else target_id)
+        if target.is_slot and target.state in _BEGUN:
+            self.emit(ResumeWait(wait_id))
+            return self._end_command(now)
+        self.lending.begin(wait_id, node, target)
+        return self._end_command(now)
+
+    def cancel_wait(self, wait_id: int, *, now: int) -> list[Effect]:
+        """A wait is given up: it returns at once, or when the heirs of an exclusive lane have ended."""
+        now = self._begin(now)
+        wait = self.lending.cancel(wait_id)
+        if wait is not None:
+            ended_first = self._job_heirs(wait.chain)
+            if ended_first:
+                self._after(ended_first, wait, now, reason="the job that lent it the lane stopped waiting")
+            else:
+                self.lending.give_up(wait)
+        return self._end_command(now)
+
+    # ---- lanes ----
+
+    def resize(self, lane: str, concurrency: int, queued_max: int | None = None, *, now: int) -> list[Effect]:
+        """Change a width: raising starts what waits, lowering evicts nobody."""
+        check_concurrency(concurrency)
+        now = self._begin(now)
+        found = self.registry.find(lane, now)
+        if found.stack is not None and concurrency > 1:
+            raise ConfigError(f"lane {lane!r} is exclusive: its width is 0 or 1", setting="concurrency")
+        found.cap = concurrency
+        found.configured = True
+        if queued_max is not None:
+            found.queued_max = queued_max
+        if self.listening:
+            self.publish(LaneResized(lane=lane, concurrency=concurrency))
+        self.mark(found)
+        return self._end_command(now)
+
+    def pause(self, lane: str, *, now: int) -> list[Effect]:
+        """Start nothing in a lane; what runs goes on."""
+        now = self._begin(now)
+        found = self.registry.find(lane, now)
+        if not found.paused:
+            found.paused = True
+            if self.listening:
+                self.publish(LanePaused(lane=lane))
+            self.mark(found)
+        return self._end_command(now)
+
+    def resume(self, lane: str, *, now: int) -> list[Effect]:
+        """Start jobs in a paused lane again."""
+        now = self._begin(now)
+        found = self.registry.known(lane)
+        if found.paused:
+            found.paused = False
+            if self.listening:
+                self.publish(LaneResumed(lane=lane))
+            self.mark(found)
+        return self._end_command(now)
+
+    def close_lane(self, lane: str, for_ms: int, until_ms: int, reason: str, *, now: int) -> list[Effect]:
+        """Close a lane's limit for a while; what waits says so."""
+        now = self._begin(now)
+        found = self.registry.find(lane, now)
+        found.closed_until = now + for_ms
+        found.closed_wall_ms = until_ms
+        found.closed_reason = reason
+        self._set_lane_alarm(found, now + for_ms)
+        if self.listening:
+            self.publish(LaneClosed(lane=lane, until_ms=until_ms, reason=reason))
+        self.mark(found)
+        return self._end_command(now)
+
+    def reopen_lane(self, lane: str, *, now: int) -> list[Effect]:
+        """Open a closed limit before its time."""
+        now = self._begin(now)
+        self._open_limit(self.registry.known(lane))
+        return self._end_command(now)
+
+    def _open_limit(self, lane: Lane) -> None:
+        if lane.closed_until is None:
+            return
+        lane.closed_until = lane.closed_wall_ms = None
+        lane.closed_reason = ""
+        lane.phase += 1
+        if self.listening:
+            self.publish(LaneReopened(lane=lane.name))
+        self.mark(lane)
+
+    def drain(self, purpose: str, *, now: int) -> list[Effect]:
+        """Take no new work but what live jobs submit; everything that was taken still runs."""
+        now = self._begin(now)
+        self.draining = purpose
+        if self.listening:
+            self.publish(ShutdownStarted(purpose=purpose))
+        return self._end_command(now)
+
+    def reopen(self, *, now: int) -> list[Effect]:
+        """Take work again after a drain."""
+        self._begin(now)
+        self.draining = None
+        return self._end_command(now)
+
+    # ---- time ----
+
+    def tick(self, *, now: int) -> list[Effect]:
+        """Do everything that is due by now."""
+        now = self._begin(now)
+        while (due := self.timers.pop_due(now)) is not None:
+            alarm, owner = due
+            if isinstance(owner, Lane):
+                self._lane_due(owner, now)
+            else:
+                self._job_due(alarm, owner, now)
+        return self._end_command(now)
+
+    def next_due(self) -> int | None:
+        """When `tick` has something to do; None when the kernel sleeps."""
+        return self.timers.next_due()
+
+    def _lane_due(self, lane: Lane, now: int) -> None:
+        if lane.closed_until is not None and lane.closed_until <= now:
+            self._open_limit(lane)
+        elif lane.closed_until is not None:
+            self._set_lane_alarm(lane, lane.closed_until)
+        if lane.users == 0 and lane.name in self.registry.lanes:
+            self.registry.retire_if_idle(lane, now)
+        else:
+            self.mark(lane)
+
+    def _job_due(self, alarm: Alarm, entry: Entry, now: int) -> None:
+        match alarm:
+            case Alarm.DUE:
+                self._unschedule(entry)
+                move(entry, Trigger.BECOME_DUE)
+                entry.since = now
+                self.waiting += 1
+                self.job_event(JobQueued, entry)
+                self.mark(self._queue(entry, now))
+            case Alarm.WAIT:
+                self._stop(entry, Stop.WAIT_TIMEOUT, f"waited {now - entry.since} ms for a slot", "clock", now)
+            case Alarm.RUN:
+                self._stop(entry, Stop.TIMEOUT, f"ran {now - entry.started_at} ms", "clock", now)
+            case Alarm.GRACE:
+                self._abandon(entry, now)
+            case Alarm.LANE:
+                raise AssertionError(alarm)
+            case _:
+                assert_never(alarm)
+
+    # ---- how an attempt ends ----
+
+    def _attempt_over(
+        self,
+        entry: Entry,
+        end: End,
+        now: int,
+        *,
+        reason: str = "",
+        after_ms: int = 0,
+        jitter: float = 0.0,
+        abandoned: bool = False,
+    ) -> None:
+        """An attempt did not simply succeed: decide between another one and an end."""
+        policy = entry.spec.retry or entry.lanes[-1].config.retry or _NO_RETRY
+        if entry.stop is not None:
+            reason = entry.reason
+            if entry.stop is not Stop.TIMEOUT or entry.spec.effect is JobEffect.WRITE or not policy.max_retries:
+                self._finish_job(entry, _STOP_TRIGGERS[entry.stop], now, abandoned=abandoned)
+                return
+        elif end is End.CANCELLED:
+            entry.reason = reason
+            self._finish_job(entry, Trigger.CANCEL, now)
+            return
+        elif end is End.GAVE_UP:
+            entry.reason = reason
+            self._finish_job(entry, Trigger.DIE, now)
+            return
+        elif end is End.RETRY_LATER and entry.deferrals < DEFERRALS_MAX:
+            entry.deferrals += 1
+            self._retry(entry, after_ms, now, reason=reason)
+            return
+        entry.failures += 1
+        if entry.failures <= policy.max_retries:
+            delay = backoff_ms(policy, retry=entry.failures, jitter=jitter)
+            self._retry(entry, delay, now, reason=reason, abandoned=abandoned)
+            return
+        entry.reason = reason
+        self._finish_job(entry, Trigger.DIE if policy.max_retries else Trigger.FAIL, now, abandoned=abandoned)
+
+    def _retry(self, entry: Entry, delay: int, now: int, *, reason: str, abandoned: bool = False) -> None:
+        self._leave_run(entry, now, abandoned=abandoned)
+        move(entry, Trigger.RETRY)
+        entry.phase += 1
+        entry.stage = 0
+        entry.stop = None
+        entry.reason = ""
+        entry.actor = "scheduler"
+        if entry.places is not None:
+            entry.place = entry.places[0]
+        for lane in entry.lanes:
+            lane.counters.retried += 1
+        self._schedule(entry, now + delay)
+        self.job_event(JobRetried, entry, reason, delay_ms=delay)
+
+    def _schedule(self, entry: Entry, due: int) -> None:
+        self.scheduled += 1
+        for lane in entry.lanes:
+            lane.scheduled += 1
+        self.timers.set(due, Alarm.DUE, entry)
+
+    def _unschedule(self, entry: Entry) -> None:
+        self.scheduled -= 1
+        for lane in entry.lanes:
+            lane.scheduled -= 1
+
+    def _leave_run(self, entry: Entry, now: int, *, abandoned: bool = False) -> None:
+        """A job that has begun gives back what it holds."""
+        was_lent = entry.lent
+        if was_lent:
+            self.lent -= 1
+        else:
+            self.running -= 1
+        units = entry.units
+        if abandoned and entry.threaded:
+            # Its slots are free, its thread is not: it comes back when the function returns.
+            self._zombies.add((entry.id, entry.attempt))
+            units = tuple(unit for unit in units if unit is not self.threads)
+        for unit in units:
+            if isinstance(unit, Lane):
+                if was_lent:
+                    unit.lent -= 1
+                if unit.stack is not None:
+                    unit.stack.remove(entry)
+            if not was_lent or unit is self.threads:
+                unit.held -= 1
+            self.mark(unit)
+        entry.units = ()
+        entry.lanes[-1].counters.run.add(now - entry.started_at)
+        if was_lent or entry.waits or entry.inner:
+            self.lending.forget(entry)
+
+    def _finish_job(self, entry: Entry, trigger: Trigger, now: int, *, abandoned: bool = False) -> None:
+        """A job reaches a final state: everybody who cares is told, and the kernel forgets it."""
+        if entry.state in _BEGUN:
+            self._leave_run(entry, now, abandoned=abandoned)
+        elif entry.state is JobState.SCHEDULED:
+            self._unschedule(entry)
+        else:
+            self._leave_queue(entry)
+        move(entry, trigger)
+        entry.phase += 1
+        del self.jobs[entry.id]
+        if entry.spec.key is not None:
+            self.keys.pop((entry.spec.tenant, entry.spec.key), None)
+        if entry.inside and entry.up is not None and entry.up.inner:
+            entry.up.inner.remove(entry)
+        self._tell_end(entry, now, abandoned=abandoned)
+        if entry.waiters:
+            self.lending.settle(entry)
+        for bereaved in entry.mourners or ():
+            bereaved.left -= 1
+            if bereaved.left == 0:
+                bereaved.then(now)
+        for lane in entry.lanes:
+            lane.users -= 1
+            if not lane.users and not lane.configured:
+                self._retire(lane, now)
+        entry.payload = None
+
+    def _leave_queue(self, entry: Entry) -> None:
+        """A job that has not begun leaves its queue, and the lanes it had already passed."""
+        self.waiting -= 1
+        lane = entry.lanes[entry.stage]
+        self._unqueue(entry, lane, started=False)
+        for unit in entry.units:
+            if isinstance(unit, Lane) and unit.stack is not None:
+                unit.stack.remove(entry)
+            unit.held -= 1
+            self.mark(unit)
+        entry.units = ()
+        self.mark(lane)
+
+    def _retire(self, lane: Lane, now: int) -> None:
+        if lane.bucket is not None and not lane.bucket.is_full(now):
+            self._set_lane_alarm(lane, now + lane.config.rate_limit.window_ms if lane.config.rate_limit else now)
+            return
+        if lane.parked is not None:
+            lane.parked.unpark(lane)
+        self.registry.retire_if_idle(lane, now)
+
+    def _tell_end(self, entry: Entry, now: int, *, abandoned: bool) -> None:
+        state = entry.state
+        kind: type[JobEvent]
+        for lane in entry.lanes:
+            counters = lane.counters
+            if state is JobState.SUCCEEDED:
+                counters.completed += 1
+            elif state is JobState.CANCELLED:
+                counters.cancelled += 1
+            elif state is JobState.TIMED_OUT:
+                counters.timed_out += 1
+            else:
+                counters.failed += 1
+                if state is JobState.DEAD:
+                    counters.dead_lettered += 1
+        self._out.append(
+            SettleJob(entry.payload, entry.id, state, entry.attempt, entry.stop, entry.reason, abandoned),
+        )
+        if state is JobState.DEAD:
+            names = tuple(lane.name for lane in entry.lanes)
+            self.emit(
+                KeepDeadLetter(entry.payload, entry.id, names, entry.attempt, entry.submitted_at, entry.reason),
+            )
+        if not self.listening:
+            return
+        if state is JobState.SUCCEEDED:
+            self.job_event(JobCompleted, entry, run_ms=now - entry.started_at)
+            return
+        kind = {
+            JobState.FAILED: JobFailed,
+            JobState.CANCELLED: JobCancelled,
+            JobState.TIMED_OUT: JobTimedOut,
+            JobState.DEAD: JobDeadLettered,
+        }[state]
+        self.job_event(kind, entry)
+
+    # ---- ending from outside ----
+
+    def _stop(self, entry: Entry, stop: Stop, reason: str, actor: str, now: int) -> None:
+        if entry.stop is not None or (entry.is_slot and entry.state in _BEGUN):
+            return
+        entry.reason = reason
+        entry.actor = actor
+        if entry.state not in _BEGUN:
+            entry.stop = stop
+            self._finish_job(entry, _STOP_TRIGGERS[stop], now)
+            return
+        entry.stop = stop
+        ended_first = self._job_heirs([entry, *_slots_inside(entry)])
+        if ended_first:
+            self._after(ended_first, entry, now, reason="the job that lent it the lane is being ended")
+        else:
+            self._deliver_stop(entry, now)
+
+    def _deliver_stop(self, entry: Entry, now: int) -> None:
+        if entry.state in FINAL_STATES or entry.stop is None:
+            return
+        self.emit(CancelAttempt(entry.payload, entry.id, entry.attempt, entry.stop, entry.reason))
+        config = entry.lanes[-1].config
+        if not entry.threaded or config.abandon_threads:
+            self.timers.set(now + config.cancel_grace_ms, Alarm.GRACE, entry)
+
+    def _job_heirs(self, nodes: list[Entry]) -> list[Entry]:
+        """The jobs to be ended first: descendants that have an exclusive lane which these nodes lent."""
+        own = root_of(nodes[0]) if nodes else None
+        found = dict.fromkeys(root_of(heir) for heir in heirs(nodes))
+        return [job for job in found if job is not own and not job.is_slot]
+
+    def _after(self, ended_first: list[Entry], subject: Entry | Wait, now: int, *, reason: str) -> None:
+        """End these jobs, then go on with what was asked for."""
+
+        def go_on(at: int) -> None:
+            if isinstance(subject, Wait):
+                self.lending.give_up(subject)
+            else:
+                self._deliver_stop(subject, at)
+
+        bereaved = Bereavement(len(ended_first), go_on)
+        for heir in ended_first:
+            if heir.mourners is None:
+                heir.mourners = []
+            heir.mourners.append(bereaved)
+        for heir in ended_first:
+            self._stop(heir, Stop.CANCEL, reason, "scheduler", now)
+
+    def _abandon(self, entry: Entry, now: int) -> None:
+        """An attempt outlived its grace: it can change nothing here any more."""
+        for lane in entry.lanes:
+            lane.counters.abandoned += 1
+        self.job_event(JobAbandoned, entry)
+        self._attempt_over(entry, End.CANCELLED, now, abandoned=True)
+
+    # ---- checks ----
+
+    @staticmethod
+    def _check_order(lanes: tuple[Lane, ...]) -> None:
+        """Several lanes: at most one exclusive one, first; the others in the order of their configuration."""
+        if any(lane.stack is not None for lane in lanes[1:]):
+            raise ConfigError("of several lanes at most one is exclusive, and it comes first", setting="lane")
+        rest = lanes[1:] if lanes[0].stack is not None else lanes
+        if any(one.order >= other.order for one, other in zip(rest, rest[1:], strict=False)):
+            names = ", ".join(lane.name for lane in lanes)
+            raise ConfigError(
+                f"lanes {names} are not in the order of their configuration",
+                setting="lane",
+                hint="name them in the order in which they were configured, each once",
+            )
+
+    def _refuse_if_full(self, entry: Entry, lane: Lane, now: int) -> None:
+        """The depth is reached: refuse, unless the job would not have to wait at all."""
+        could_start = lane.waiting == 0 and lane.is_open() and not lane.limit_wait_ms(now) and not lane.stack
+        pools: list[Pool] = [unit for unit in self._units_for(entry) if isinstance(unit, Pool)]
+        if entry.spec.delay_ms or not could_start or not all(pool.has_room(lane) for pool in pools):
+            assert lane.queued_max is not None
+            raise LaneFullError(lane=lane.name, queued_max=lane.queued_max, waiting=lane.waiting + lane.scheduled)
+
+    # ---- the frame of every handler ----
+
+    def _begin(self, now: int) -> int:
+        """Time never runs backwards in here, whatever the clock does."""
+        if now > self._now:
+            self._now = now
+        self._out = []
+        return self._now
+
+    def _end_command(self, now: int) -> list[Effect]:
+        if self._marked_lanes or self._marked_pools:
+            self._settle(now)
+        return self._out
+
+    def step(self, command: Command, *, now: int) -> list[Effect]:
+        """Unpack a command and call its handler."""
+        match command:
+            case protocol.SubmitJob(job_id, lanes, spec, payload, up, threaded, is_slot):
+                return self.submit(
+                    job_id, lanes, spec, payload, now=now, up=up, threaded=threaded, is_slot=is_slot
+                )
+            case protocol.FinishJob(job_id, attempt, end, reason, after_ms, jitter):
+                return self.finish(job_id, attempt, end, now=now, reason=reason, after_ms=after_ms, jitter=jitter)
+            case protocol.StopJob(job_id, stop, reason, actor):
+                return self.stop(job_id, stop, reason, actor, now=now)
+            case protocol.StopWaiting(lane, reason):
+                return self.stop_waiting(lane, reason, now=now)
+            case protocol.BeginWait(wait_id, node_id, target_id):
+                return self.begin_wait(wait_id, node_id, target_id, now=now)
+            case protocol.CancelWait(wait_id):
+                return self.cancel_wait(wait_id, now=now)
+            case protocol.ResizeLane(name, concurrency, queued_max):
+                return self.resize(name, concurrency, queued_max, now=now)
+            case protocol.PauseLane(name):
+                return self.pause(name, now=now)
+            case protocol.ResumeLane(name):
+                return self.resume(name, now=now)
+            case protocol.CloseLane(name, for_ms, until_ms, reason):
+                return self.close_lane(name, for_ms, until_ms, reason, now=now)
+            case protocol.ReopenLane(name):
+                return self.reopen_lane(name, now=now)
+            case protocol.Drain(purpose):
+                return self.drain(purpose, now=now)
+            case protocol.Reopen():
+                return self.reopen(now=now)
+            case protocol.Tick():
+                return self.tick(now=now)
+            case _:
+                assert_never(command)
+
+
+def _slots_inside(entry: Entry) -> list[Entry]:
+    found = []
+    for slot in entry.inner or ():
+        found.append(slot)
+        found.extend(_slots_inside(slot))
+    return found

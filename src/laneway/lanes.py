@@ -1,0 +1,488 @@
+"""Lanes: a priority scheduler for async work.
+
+```python
+async with Lanes({"query": 4, "execute": LaneConfig(concurrency=2, priority=1)}, max_concurrent=5) as lanes:
+    job = lanes.submit("query", fetch, url)
+    value = await job
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
+
+from laneway.errors import ConfigError, InvalidJobError, UnknownJobError
+from laneway.kernel import explain as questions
+from laneway.kernel.protocol import JobSpec
+from laneway.kernel.registry import Registry, check_name
+from laneway.kernel.scheduler import Kernel
+from laneway.records import (
+    DURATION_MAX_MS,
+    DrainReport,
+    Effect,
+    Explanation,
+    Group,
+    JobId,
+    JobInfo,
+    JobState,
+    LaneConfig,
+    LaneMetrics,
+    Priority,
+    RetryPolicy,
+    Snapshot,
+    Stats,
+    check_concurrency,
+    check_whole,
+)
+from laneway.runtime.dead_letters import DeadLetters
+from laneway.runtime.engine import Engine
+from laneway.runtime.handles import Job, Slot
+from laneway.runtime.signals import AbortSignal
+from laneway.runtime.subscriptions import Subscription
+from laneway.system import HostEnv
+
+__all__ = ("LaneScope", "Lanes")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+TOOL_LANES: Mapping[str, LaneConfig] = {
+    "control": LaneConfig(concurrency=2, priority=0),
+    "query": LaneConfig(concurrency=4, priority=1),
+    "execute": LaneConfig(concurrency=2, priority=2),
+    "generate": LaneConfig(concurrency=1, priority=3),
+}
+GATEWAY_LANES: Mapping[str, LaneConfig] = {
+    "main": LaneConfig(concurrency=4),
+    "subagent": LaneConfig(concurrency=8),
+    "cron": LaneConfig(concurrency=3),
+}
+LIMITER_LANE = "agent"
+LIMITER_MAX = 10
+LIMITER_DEPTH = 10
+
+_PLAIN = {priority: JobSpec(priority=priority) for priority in Priority}
+
+
+class LaneScope:
+    """A view of some lanes: all of them (`Lanes`), or those of one session or workspace (`lanes.scope("s1")`)."""
+
+    def __init__(self, engine: Engine, prefix: str) -> None:
+        self._engine = engine
+        self._kernel = engine.kernel
+        self._prefix = prefix
+
+    # ---- work ----
+
+    @overload
+    def submit(
+        self,
+        lane: str | Sequence[str],
+        fn: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        priority: Priority = ...,
+        timeout_ms: int | None = ...,
+        wait_timeout_ms: int | None = ...,
+        deadline_ms: int | None = ...,
+        delay_ms: int | None = ...,
+        retry: RetryPolicy | None = ...,
+        effect: Effect | Literal["read", "idempotent", "write"] = ...,
+        tenant: str = ...,
+        weight: float = ...,
+        key: str | None = ...,
+        label: str = ...,
+        signal: AbortSignal | None = ...,
+    ) -> Job[T]: ...
+
+    @overload
+    def submit(
+        self,
+        lane: str | Sequence[str],
+        fn: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        priority: Priority = ...,
+        timeout_ms: int | None = ...,
+        wait_timeout_ms: int | None = ...,
+        deadline_ms: int | None = ...,
+        delay_ms: int | None = ...,
+        retry: RetryPolicy | None = ...,
+        effect: Effect | Literal["read", "idempotent", "write"] = ...,
+        tenant: str = ...,
+        weight: float = ...,
+        key: str | None = ...,
+        label: str = ...,
+        signal: AbortSignal | None = ...,
+    ) -> Job[T]: ...
+
+    def submit(
+        self,
+        lane: str | Sequence[str],
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        priority: Priority = Priority.USER,
+        timeout_ms: int | None = None,
+        wait_timeout_ms: int | None = None,
+        deadline_ms: int | None = None,
+        delay_ms: int | None = None,
+        retry: RetryPolicy | None = None,
+        effect: Effect | Literal["read", "idempotent", "write"] = Effect.WRITE,
+        tenant: str = "default",
+        weight: float = 1,
+        key: str | None = None,
+        label: str = "",
+        signal: AbortSignal | None = None,
+    ) -> Job[Any]:
+        """Take a job and return its handle without waiting.
+
+        `fn` may be async, or sync (it then runs on a thread). `lane` may be a sequence of lanes, acquired in that
+        order. `timeout_ms` limits running, `wait_timeout_ms` waiting; `delay_ms` holds it back; `deadline_ms` feeds
+        the lane's boost. With `retry` you consent to running it again after a failure; after a timeout that is done
+        only if `effect` is `read` or `idempotent`. A second submit with the same `key` joins the live job.
+        """
+        if not callable(fn):
+            raise InvalidJobError(f"{fn!r} is not callable", hint="pass the function itself, and its arguments after it")
+        plain = (
+            timeout_ms is wait_timeout_ms is deadline_ms is delay_ms is retry is key is None
+            and effect is Effect.WRITE
+            and weight == 1
+            and not label
+            and tenant == "default"
+        )
+        if plain and type(priority) is Priority:
+            spec = _PLAIN[priority]
+        else:
+            spec = _spec(
+                priority=priority,
+                timeout_ms=timeout_ms,
+                wait_timeout_ms=wait_timeout_ms,
+                deadline_ms=deadline_ms,
+                delay_ms=delay_ms,
+                retry=retry,
+                effect=effect,
+                tenant=tenant,
+                weight=weight,
+                key=key,
+                label=label,
+            )
+        lanes = (lane if not self._prefix else self._prefix + lane,) if type(lane) is str else self._names(lane)
+        return self._engine.submit(lanes, fn, args, spec, signal)
+
+    @overload
+    async def run(
+        self, lane: str | Sequence[str], fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Any
+    ) -> T: ...
+
+    @overload
+    async def run(self, lane: str | Sequence[str], fn: Callable[[*Ts], T], /, *args: *Ts, **options: Any) -> T: ...
+
+    async def run(self, lane: str | Sequence[str], fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        """Submit and await. Cancelling `run` cancels the job (of a shared one, only this share of it)."""
+        job: Job[Any] = self.submit(lane, fn, *args, **options)
+        try:
+            return await job
+        except asyncio.CancelledError:
+            if not job.done():
+                job.cancel("the caller of run() was cancelled")
+            raise
+
+    def slot(
+        self,
+        lane: str | Sequence[str],
+        *,
+        priority: Priority = Priority.USER,
+        wait_timeout_ms: int | None = None,
+        tenant: str = "default",
+        weight: float = 1,
+        label: str = "",
+    ) -> Slot:
+        """A slot without a function: `async with lanes.slot("execute"):`."""
+        spec = _spec(priority=priority, wait_timeout_ms=wait_timeout_ms, tenant=tenant, weight=weight, label=label)
+        return Slot(self._engine, self._names(lane), spec)
+
+    def cancel(self, job_id: str, reason: str = "cancelled by id") -> bool:
+        """End a live job by its id. False: it is being ended already, or is a slot in use."""
+        self._engine.check_caller("cancel")
+        return self._engine.stop(JobId(job_id), reason)
+
+    def cancel_waiting(self, lane: str | None = None, reason: str = "cancel_waiting") -> int:
+        """End everything that has not begun, in one lane or in all; says how many. What runs is untouched."""
+        self._engine.check_caller("cancel_waiting")
+        if lane is None and self._prefix:
+            waiting = [
+                info.id for info in self.jobs() if info.state in (JobState.QUEUED, JobState.SCHEDULED)
+            ]
+            return sum(self._engine.stop(job_id, reason) for job_id in waiting)
+        before = self._kernel.waiting + self._kernel.scheduled
+        name = None if lane is None else self._prefix + lane
+        effects = self._kernel.stop_waiting(name, reason, now=self._engine.now())
+        count = sum(1 for effect in effects if type(effect).__name__ == "SettleJob")
+        self._engine.run(effects)
+        assert count <= before
+        return count
+
+    # ---- lanes ----
+
+    def resize(self, lane: str, concurrency: int) -> None:
+        """Change a width (0 to 1,000,000; 0 pauses): raising starts what waits, lowering evicts nobody."""
+        self._engine.check_caller("resize")
+        self._engine.run(self._kernel.resize(self._prefix + lane, concurrency, now=self._engine.now()))
+
+    def pause(self, lane: str) -> None:
+        """Start nothing in a lane until `resume`; what runs goes on."""
+        self._engine.check_caller("pause")
+        self._engine.run(self._kernel.pause(self._prefix + lane, now=self._engine.now()))
+
+    def resume(self, lane: str) -> None:
+        """Start jobs in a paused lane again."""
+        self._engine.check_caller("resume")
+        self._engine.run(self._kernel.resume(self._prefix + lane, now=self._engine.now()))
+
+    def close_until(self, lane: str, wall_ms: int, reason: str = "") -> None:
+        """Close a lane's limit until a wall-clock time (a provider's Retry-After, for one)."""
+        self._engine.check_caller("close_until")
+        check_whole(wall_ms, setting="wall_ms", least=0, most=1 << 53)
+        for_ms = min(max(0, wall_ms - self._engine.wall_ms()), DURATION_MAX_MS)
+        name = self._prefix + lane
+        self._engine.run(self._kernel.close_lane(name, for_ms, wall_ms, reason, now=self._engine.now()))
+
+    def reopen(self, lane: str | None = None) -> None:
+        """Open a closed limit before its time; without a lane, end a drain."""
+        self._engine.check_caller("reopen")
+        now = self._engine.now()
+        if lane is None:
+            self._engine.run(self._kernel.reopen(now=now))
+        else:
+            self._engine.run(self._kernel.reopen_lane(self._prefix + lane, now=now))
+
+    # ---- questions ----
+
+    def jobs(self, lane: str | None = None, state: JobState | str | None = None) -> list[JobInfo]:
+        """What runs and waits, in the order in which it was submitted."""
+        name = None if lane is None else self._prefix + lane
+        if name is not None:
+            self._kernel.registry.check_known(name)
+        wanted = None if state is None else _state(state)
+        return questions.list_jobs(
+            self._kernel, now=self._engine.now(), prefix=self._prefix, lane=name, state=wanted
+        )
+
+    def stats(self) -> Stats:
+        """Everything at this moment: `running`, `waiting`, `lent` … and the same for each lane."""
+        return questions.stats(self._kernel, now=self._engine.now(), prefix=self._prefix)
+
+    def metrics(self) -> dict[str, LaneMetrics]:
+        """Counters and wait and run histograms of each lane since the start."""
+        return questions.metrics(self._kernel, now=self._engine.now(), prefix=self._prefix)
+
+    def status_line(self) -> str:
+        """`Agent: 2/3`, or `Agent: 3/3 (2 queued)`; the label is the lane's if there is only one."""
+        stats = self.stats()
+        names = [name.removeprefix(self._prefix) for name in stats.lanes]
+        label = names[0].replace("_", " ").capitalize() if len(names) == 1 else "Lanes"
+        queued = f" ({stats.waiting} queued)" if stats.waiting else ""
+        return f"{label}: {stats.running}/{stats.max_concurrent}{queued}"
+
+    def explain(self, job_id: str) -> Explanation:
+        """Why a live job is where it is, in one sentence and in data."""
+        engine = self._engine
+        return questions.explain(self._kernel, JobId(job_id), now=engine.now(), wall_ms=engine.wall_ms())
+
+    def subscribe(self, *keys: str, buffer_max: int = 10_000) -> Subscription:
+        """A stream of events: those of the given lanes, job ids or event types, or all of them.
+
+        At most `buffer_max` unread events are kept; a slow reader gets an `EventsMissed` with how many it missed.
+        """
+        check_whole(buffer_max, setting="buffer_max", least=1, most=10_000_000)
+        names = tuple(self._prefix + key if self._prefix + key in self._kernel.registry.lanes else key for key in keys)
+        return self._engine.subscribe(names, buffer_max)
+
+    def _names(self, lane: str | Sequence[str]) -> tuple[str, ...]:
+        if isinstance(lane, str):
+            return (self._prefix + lane,)
+        names = tuple(lane) if isinstance(lane, Iterable) else ()
+        if not names or not all(isinstance(name, str) for name in names):
+            raise InvalidJobError(f"a lane is a name or a sequence of names, not {lane!r}")
+        return tuple(self._prefix + name for name in names)
+
+
+class Lanes(LaneScope):
+    """Named lanes with widths and priorities for any async (or sync) function, on the loop that opens them.
+
+    Open them with `async with`. Leaving waits for every job; leaving by an exception cancels them.
+    """
+
+    def __init__(
+        self,
+        lanes: Mapping[str, LaneConfig | int] | None = None,
+        *,
+        max_concurrent: int | None = None,
+        groups: Mapping[str, Group] | None = None,
+        host: HostEnv | None = None,
+        dlq_max_size: int = 1000,
+        threads_max: int = 64,
+        unknown: Literal["refuse", "create"] = "refuse",
+        close_timeout_ms: int = 10_000,
+    ) -> None:
+        if max_concurrent is not None:
+            check_concurrency(max_concurrent, setting="max_concurrent")
+        check_whole(dlq_max_size, setting="dlq_max_size", least=0, most=10_000_000)
+        check_whole(threads_max, setting="threads_max", least=1, most=10_000)
+        check_whole(close_timeout_ms, setting="close_timeout_ms", least=0, most=DURATION_MAX_MS)
+        if unknown not in ("refuse", "create"):
+            raise ConfigError(f"unknown is 'refuse' or 'create', not {unknown!r}", setting="unknown", value=unknown)
+        for name, group in (groups or {}).items():
+            if not isinstance(group, Group):
+                raise ConfigError(f"group {name!r} must be a Group, not {group!r}", setting="groups", value=group)
+        registry = Registry(
+            {name: _lane_config(name, value) for name, value in (lanes or {}).items()},
+            groups=dict(groups or {}),
+            max_concurrent=max_concurrent,
+            threads_max=threads_max,
+            creates_unknown=unknown == "create",
+        )
+        host = host or HostEnv()
+        engine = Engine(
+            Kernel(registry), clock=host.clock, ids=host.ids, random=host.random, dlq_max_size=dlq_max_size
+        )
+        super().__init__(engine, "")
+        self._close_timeout_ms = close_timeout_ms
+        self._limiter = False
+
+    # ---- presets ----
+
+    @classmethod
+    def for_tools(cls, **options: Any) -> Self:
+        """The lanes of an agent's tools: control P0 ×2, query P1 ×4, execute P2 ×2, generate P3 ×1."""
+        return cls(TOOL_LANES, **options)
+
+    @classmethod
+    def for_gateway(cls, **options: Any) -> Self:
+        """The lanes of a chat gateway: main ×4, subagent ×8, cron ×3; unknown names appear with width 1."""
+        return cls(GATEWAY_LANES, unknown="create", **options)
+
+    @classmethod
+    def limiter(cls, max_concurrent: int = 3, **options: Any) -> Self:
+        """A concurrency limiter: one lane `agent` with 1 to 10 slots, in which ten times as many may wait."""
+        check_whole(max_concurrent, setting="max_concurrent", least=1, most=LIMITER_MAX)
+        config = LaneConfig(concurrency=max_concurrent, queued_max=max_concurrent * LIMITER_DEPTH)
+        lanes = cls({LIMITER_LANE: config}, **options)
+        lanes._limiter = True
+        return lanes
+
+    def resize(self, lane: str, concurrency: int) -> None:
+        """Change a width (0 to 1,000,000; 0 pauses): raising starts what waits, lowering evicts nobody.
+
+        The limiter's lane takes 1 to 10, and its depth follows.
+        """
+        if not self._limiter or lane != LIMITER_LANE:
+            super().resize(lane, concurrency)
+            return
+        self._engine.check_caller("resize")
+        check_whole(concurrency, setting="max_concurrent", least=1, most=LIMITER_MAX)
+        depth = concurrency * LIMITER_DEPTH
+        self._engine.run(self._kernel.resize(lane, concurrency, depth, now=self._engine.now()))
+
+    # ---- the whole ----
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Jobs whose retries were used up: `list`, `show`, `edit`, `retry`, `purge`."""
+        return self._engine.dead_letters
+
+    def scope(self, name: str, lanes: Mapping[str, LaneConfig | int] | None = None) -> LaneScope:
+        """A view whose lane `execute` is `<name>/execute`: one for each session or workspace, isolated from others.
+
+        Its lanes have the settings of the lanes of the same name here, unless `lanes` gives them their own.
+        """
+        check_name(name)
+        configs = {f"{name}/{lane}": _lane_config(lane, value) for lane, value in (lanes or {}).items()}
+        known = self._kernel.registry.configs
+        for full, config in configs.items():
+            if known.get(full, config) != config:
+                raise ConfigError(f"lane {full!r} is configured differently already", setting="lanes")
+        for full, config in configs.items():
+            if full not in known:
+                self._kernel.registry.configure(full, config, now=self._engine.now())
+        return LaneScope(self._engine, f"{name}/")
+
+    def on_change(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
+        """Call back with `running`, `waiting` and `max_concurrent` after every change; returns how to stop that.
+
+        A callback may submit jobs; one that raises is logged and stops nothing.
+        """
+        if not callable(callback):
+            raise InvalidJobError(f"{callback!r} is not callable")
+        return self._engine.on_change(callback)
+
+    async def drain(
+        self, timeout_ms: int | None = None, *, purpose: Literal["stop", "restart"] = "stop"
+    ) -> DrainReport:
+        """Take no new work and wait for what there is; at the timeout what has not begun is cancelled.
+
+        Jobs that run may still submit jobs of their own. `reopen()` ends the drain.
+        """
+        if timeout_ms is not None:
+            check_whole(timeout_ms, setting="timeout_ms", least=0, most=DURATION_MAX_MS)
+        return await self._engine.drain(timeout_ms, purpose)
+
+    async def close(self) -> None:
+        """Cancel what is live, give it its grace, and leave nothing behind. Closing twice changes nothing."""
+        await self._engine.close(cancel=True, timeout_ms=self._close_timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        self._engine.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._engine.close(cancel=error is not None, timeout_ms=self._close_timeout_ms)
+
+
+def _lane_config(name: str, value: object) -> LaneConfig:
+    if isinstance(value, LaneConfig):
+        return value
+    return LaneConfig(concurrency=check_concurrency(value, setting=f"concurrency of lane {name!r}"))
+
+
+def _state(value: JobState | str) -> JobState:
+    try:
+        return JobState(value)
+    except ValueError:
+        states = ", ".join(JobState)
+        raise ConfigError(f"there is no state {value!r}", setting="state", value=value, hint=states) from None
+
+
+def _spec(**options: Any) -> JobSpec:
+    """Check what a caller said about a job."""
+    try:
+        options["priority"] = Priority(options["priority"])
+        if "effect" in options:
+            options["effect"] = Effect(options["effect"])
+    except ValueError as error:
+        raise InvalidJobError(str(error), hint="priority is a Priority, effect is read, idempotent or write") from None
+    for name in ("timeout_ms", "wait_timeout_ms", "deadline_ms"):
+        if options.get(name) is not None:
+            check_whole(options[name], setting=name, least=1, most=DURATION_MAX_MS)
+    if options.get("delay_ms") is not None:
+        check_whole(options["delay_ms"], setting="delay_ms", least=0, most=DURATION_MAX_MS)
+    weight = options["weight"]
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        raise ConfigError(f"weight must be a number above 0, not {weight!r}", setting="weight", value=weight)
+    for name in ("tenant", "label", "key"):
+        if options.get(name) is not None and not isinstance(options[name], str):
+            raise InvalidJobError(f"{name} must be text, not {options[name]!r}")
+    retry = options.get("retry")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise InvalidJobError(f"retry must be a RetryPolicy, not {retry!r}", hint="RetryPolicy.exponential(3), for one")
+    return JobSpec(**options)

@@ -1,0 +1,91 @@
+"""Event streams: bounded, so that a slow reader costs a bounded amount of memory, and is told what it missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Self
+
+from laneway.events import Event, EventsMissed, JobEvent, LaneEvent
+
+__all__ = ("Subscription",)
+
+
+class Subscription(AsyncIterator[Event]):
+    """The events that match any of its keys (all without keys), in order; ends when the lanes are closed.
+
+    Use it as `async for event in lanes.subscribe(...)`, or inside `async with` to leave it early.
+    """
+
+    def __init__(self, keys: frozenset[str], *, buffer_max: int, on_close: Callable[[Subscription], None]) -> None:
+        self._keys = keys
+        self._buffer_max = buffer_max
+        self._buffer: deque[Event] = deque()
+        self._missed = 0
+        self._missed_at = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+        self._on_close = on_close
+        self.missed = 0
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event is for this stream: by its type, its lane or its job."""
+        if not self._keys or event.type in self._keys:
+            return True
+        if isinstance(event, JobEvent):
+            return event.job_id in self._keys or event.lane in self._keys
+        return isinstance(event, LaneEvent) and event.lane in self._keys
+
+    def push(self, event: Event) -> None:
+        """Deliver an event, or count it as missed."""
+        if len(self._buffer) >= self._buffer_max:
+            self._missed += 1
+            self._missed_at = event.at_ms
+            self.missed += 1
+        else:
+            self._note_missed()
+            self._buffer.append(event)
+        self._wake()
+
+    def close(self) -> None:
+        """End the stream after what it still holds; a second time changes nothing."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)
+            self._wake()
+
+    async def __anext__(self) -> Event:
+        while not self._buffer:
+            self._note_missed()
+            if self._buffer:
+                break
+            if self._closed:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._buffer.popleft()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _note_missed(self) -> None:
+        if self._missed:
+            self._buffer.append(EventsMissed(at_ms=self._missed_at, count=self._missed))
+            self._missed = 0
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
