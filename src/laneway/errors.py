@@ -174,7 +174,10 @@ class InvalidTransitionError(ConflictError):
     code = "invalid_transition"
 
     def __init__(self, *, job_id: str, state: str, trigger: str) -> None:
-        super().__init__(f"job {job_id!r} is {state}; {trigger} is not possible from there")
+        super().__init__(
+            f"job {job_id!r} is {state}; {trigger} is not possible from there",
+            hint="look at its state first; a final state never changes",
+        )
         self.job_id = job_id
         self.state = state
         self.trigger = trigger
@@ -294,6 +297,10 @@ class RetryLater(Exception):  # noqa: N818 - a signal that a job raises, not an 
     """Raised by a job to be queued again after `after_ms`; costs no attempt, at most 100 times."""
 
     def __init__(self, after_ms: int, reason: str = "") -> None:
+        if type(after_ms) is not int or after_ms < 0:
+            raise ConfigError(
+                f"after_ms must be a whole number of milliseconds, not {after_ms!r}", setting="after_ms", value=after_ms
+            )
         super().__init__(reason or f"again after {after_ms} ms")
         self.after_ms = after_ms
         self.reason = reason

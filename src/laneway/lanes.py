@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
 
 from laneway.errors import ConfigError, InvalidJobError, UnknownJobError
 from laneway.kernel import explain as questions
-from laneway.kernel.protocol import JobSpec
+from laneway.kernel.protocol import JobSpec, SettleJob
 from laneway.kernel.registry import Registry, check_name
 from laneway.kernel.scheduler import Kernel
 from laneway.records import (
@@ -75,6 +75,7 @@ class LaneScope:
         self._engine = engine
         self._kernel = engine.kernel
         self._prefix = prefix
+        self._alone: dict[str, tuple[str, ...]] = {}  # a tuple for each configured lane, made once
 
     # ---- work ----
 
@@ -152,7 +153,8 @@ class LaneScope:
             timeout_ms is wait_timeout_ms is deadline_ms is delay_ms is retry is key is None
             and effect is Effect.WRITE
             and weight == 1
-            and not label
+            and weight is not True
+            and label == ""
             and tenant == "default"
         )
         if plain and type(priority) is Priority:
@@ -168,11 +170,13 @@ class LaneScope:
                 effect=effect,
                 tenant=tenant,
                 weight=weight,
-                key=key,
+                key=key if key is None or not self._prefix else f"{self._prefix}{key}",
                 label=label,
             )
-        lanes = (lane if not self._prefix else self._prefix + lane,) if type(lane) is str else self._names(lane)
-        return self._engine.submit(lanes, fn, args, spec, signal)
+        if signal is not None and not isinstance(signal, AbortSignal):
+            raise InvalidJobError(f"signal must be an AbortSignal, not {signal!r}")
+        names = self._alone.get(lane) if type(lane) is str else None
+        return self._engine.submit(names or self._names(lane), fn, args, spec, signal)
 
     @overload
     async def run(
@@ -209,47 +213,39 @@ class LaneScope:
     def cancel(self, job_id: str, reason: str = "cancelled by id") -> bool:
         """End a live job by its id. False: it is being ended already, or is a slot in use."""
         self._engine.check_caller("cancel")
-        return self._engine.stop(JobId(job_id), reason)
+        return self._engine.stop(self._own(job_id), reason)
 
     def cancel_waiting(self, lane: str | None = None, reason: str = "cancel_waiting") -> int:
         """End everything that has not begun, in one lane or in all; says how many. What runs is untouched."""
         self._engine.check_caller("cancel_waiting")
-        if lane is None and self._prefix:
-            waiting = [
-                info.id for info in self.jobs() if info.state in (JobState.QUEUED, JobState.SCHEDULED)
-            ]
-            return sum(self._engine.stop(job_id, reason) for job_id in waiting)
-        before = self._kernel.waiting + self._kernel.scheduled
-        name = None if lane is None else self._prefix + lane
-        effects = self._kernel.stop_waiting(name, reason, now=self._engine.now())
-        count = sum(1 for effect in effects if type(effect).__name__ == "SettleJob")
+        name = None if lane is None else self._name(lane)
+        effects = self._kernel.stop_waiting(name, reason, self._prefix, now=self._engine.now())
         self._engine.run(effects)
-        assert count <= before
-        return count
+        return sum(1 for effect in effects if isinstance(effect, SettleJob))
 
     # ---- lanes ----
 
     def resize(self, lane: str, concurrency: int) -> None:
         """Change a width (0 to 1,000,000; 0 pauses): raising starts what waits, lowering evicts nobody."""
         self._engine.check_caller("resize")
-        self._engine.run(self._kernel.resize(self._prefix + lane, concurrency, now=self._engine.now()))
+        self._engine.run(self._kernel.resize(self._name(lane), concurrency, now=self._engine.now()))
 
     def pause(self, lane: str) -> None:
         """Start nothing in a lane until `resume`; what runs goes on."""
         self._engine.check_caller("pause")
-        self._engine.run(self._kernel.pause(self._prefix + lane, now=self._engine.now()))
+        self._engine.run(self._kernel.pause(self._name(lane), now=self._engine.now()))
 
     def resume(self, lane: str) -> None:
         """Start jobs in a paused lane again."""
         self._engine.check_caller("resume")
-        self._engine.run(self._kernel.resume(self._prefix + lane, now=self._engine.now()))
+        self._engine.run(self._kernel.resume(self._name(lane), now=self._engine.now()))
 
     def close_until(self, lane: str, wall_ms: int, reason: str = "") -> None:
         """Close a lane's limit until a wall-clock time (a provider's Retry-After, for one)."""
         self._engine.check_caller("close_until")
         check_whole(wall_ms, setting="wall_ms", least=0, most=1 << 53)
         for_ms = min(max(0, wall_ms - self._engine.wall_ms()), DURATION_MAX_MS)
-        name = self._prefix + lane
+        name = self._name(lane)
         self._engine.run(self._kernel.close_lane(name, for_ms, wall_ms, reason, now=self._engine.now()))
 
     def reopen(self, lane: str | None = None) -> None:
@@ -259,13 +255,13 @@ class LaneScope:
         if lane is None:
             self._engine.run(self._kernel.reopen(now=now))
         else:
-            self._engine.run(self._kernel.reopen_lane(self._prefix + lane, now=now))
+            self._engine.run(self._kernel.reopen_lane(self._name(lane), now=now))
 
     # ---- questions ----
 
     def jobs(self, lane: str | None = None, state: JobState | str | None = None) -> list[JobInfo]:
         """What runs and waits, in the order in which it was submitted."""
-        name = None if lane is None else self._prefix + lane
+        name = None if lane is None else self._name(lane)
         if name is not None:
             self._kernel.registry.check_known(name)
         wanted = None if state is None else _state(state)
@@ -284,7 +280,8 @@ class LaneScope:
     def status_line(self) -> str:
         """`Agent: 2/3`, or `Agent: 3/3 (2 queued)`; the label is the lane's if there is only one."""
         stats = self.stats()
-        names = [name.removeprefix(self._prefix) for name in stats.lanes]
+        configured = [name for name, lane in self._kernel.registry.lanes.items() if lane.configured]
+        names = [name.removeprefix(self._prefix) for name in configured if name.startswith(self._prefix)]
         label = names[0].replace("_", " ").capitalize() if len(names) == 1 else "Lanes"
         queued = f" ({stats.waiting} queued)" if stats.waiting else ""
         return f"{label}: {stats.running}/{stats.max_concurrent}{queued}"
@@ -292,7 +289,7 @@ class LaneScope:
     def explain(self, job_id: str) -> Explanation:
         """Why a live job is where it is, in one sentence and in data."""
         engine = self._engine
-        return questions.explain(self._kernel, JobId(job_id), now=engine.now(), wall_ms=engine.wall_ms())
+        return questions.explain(self._kernel, self._own(job_id), now=engine.now(), wall_ms=engine.wall_ms())
 
     def subscribe(self, *keys: str, buffer_max: int = 10_000) -> Subscription:
         """A stream of events: those of the given lanes, job ids or event types, or all of them.
@@ -300,8 +297,21 @@ class LaneScope:
         At most `buffer_max` unread events are kept; a slow reader gets an `EventsMissed` with how many it missed.
         """
         check_whole(buffer_max, setting="buffer_max", least=1, most=10_000_000)
-        names = tuple(self._prefix + key if self._prefix + key in self._kernel.registry.lanes else key for key in keys)
-        return self._engine.subscribe(names, buffer_max)
+        if not all(isinstance(key, str) for key in keys):
+            raise InvalidJobError(f"subscribe takes lane names, job ids and event types, not {keys!r}")
+        known = (*keys, *(self._prefix + key for key in keys)) if self._prefix else keys
+        return self._engine.subscribe(known, self._prefix, buffer_max)
+
+    def _name(self, lane: str) -> str:
+        check_name(lane)
+        return self._prefix + lane
+
+    def _own(self, job_id: str) -> JobId:
+        """The id of a live job of this scope."""
+        entry = self._kernel.jobs.get(JobId(job_id))
+        if entry is None or not any(lane.name.startswith(self._prefix) for lane in entry.lanes):
+            raise UnknownJobError(job_id=job_id)
+        return entry.id
 
     def _names(self, lane: str | Sequence[str]) -> tuple[str, ...]:
         if isinstance(lane, str):
@@ -335,6 +345,9 @@ class Lanes(LaneScope):
         check_whole(dlq_max_size, setting="dlq_max_size", least=0, most=10_000_000)
         check_whole(threads_max, setting="threads_max", least=1, most=10_000)
         check_whole(close_timeout_ms, setting="close_timeout_ms", least=0, most=DURATION_MAX_MS)
+        for setting, value in (("lanes", lanes), ("groups", groups)):
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"{setting} must map names to settings, not {value!r}", setting=setting, value=value)
         if unknown not in ("refuse", "create"):
             raise ConfigError(f"unknown is 'refuse' or 'create', not {unknown!r}", setting="unknown", value=unknown)
         for name, group in (groups or {}).items():
@@ -352,6 +365,7 @@ class Lanes(LaneScope):
             Kernel(registry), clock=host.clock, ids=host.ids, random=host.random, dlq_max_size=dlq_max_size
         )
         super().__init__(engine, "")
+        self._alone = {name: (name,) for name in registry.configs}
         self._close_timeout_ms = close_timeout_ms
         self._limiter = False
 
@@ -430,6 +444,8 @@ class Lanes(LaneScope):
         """
         if timeout_ms is not None:
             check_whole(timeout_ms, setting="timeout_ms", least=0, most=DURATION_MAX_MS)
+        if purpose not in ("stop", "restart"):
+            raise ConfigError(f"purpose is 'stop' or 'restart', not {purpose!r}", setting="purpose", value=purpose)
         return await self._engine.drain(timeout_ms, purpose)
 
     async def close(self) -> None:
@@ -466,6 +482,8 @@ def _state(value: JobState | str) -> JobState:
 def _spec(**options: Any) -> JobSpec:
     """Check what a caller said about a job."""
     try:
+        if isinstance(options["priority"], bool):
+            raise ValueError(f"{options['priority']!r} is not a valid Priority")  # noqa: TRY301 - told below
         options["priority"] = Priority(options["priority"])
         if "effect" in options:
             options["effect"] = Effect(options["effect"])

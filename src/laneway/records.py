@@ -119,6 +119,16 @@ def check_concurrency(value: object, *, setting: str = "concurrency") -> int:
     return check_whole(value, setting=setting, least=0, most=CONCURRENCY_MAX)
 
 
+def _check_number(value: object, *, setting: str, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigError(f"{setting} must be a number from {least} to {most}, not {value!r}", setting=setting, value=value)
+
+
+def _check_flag(value: object, *, setting: str) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{setting} must be True or False, not {value!r}", setting=setting, value=value)
+
+
 def _check_duration(value: object, *, setting: str, least: int = 1) -> None:
     if value is not None:
         check_whole(value, setting=setting, least=least, most=DURATION_MAX_MS)
@@ -136,12 +146,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         check_whole(self.max_retries, setting="max_retries", least=0, most=1_000_000)
-        _check_duration(self.initial_delay_ms, setting="delay_ms", least=0)
-        _check_duration(self.max_delay_ms, setting="max_delay_ms", least=0)
-        if not 1.0 <= self.factor <= 1000.0:
-            raise ConfigError(f"factor must be from 1 to 1000, not {self.factor!r}", setting="factor")
-        if not 0.0 <= self.jitter <= 1.0:
-            raise ConfigError(f"jitter must be from 0 to 1, not {self.jitter!r}", setting="jitter")
+        check_whole(self.initial_delay_ms, setting="delay_ms", least=0, most=DURATION_MAX_MS)
+        check_whole(self.max_delay_ms, setting="max_delay_ms", least=0, most=DURATION_MAX_MS)
+        _check_number(self.factor, setting="factor", least=1, most=1000)
+        _check_number(self.jitter, setting="jitter", least=0, most=1)
 
     @classmethod
     def none(cls) -> RetryPolicy:
@@ -218,6 +226,10 @@ class BoostStep:
     remaining_percent: int
     levels: int
 
+    def __post_init__(self) -> None:
+        check_whole(self.remaining_percent, setting="remaining_percent", least=1, most=99)
+        check_whole(self.levels, setting="levels", least=1, most=8)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boost:
@@ -228,12 +240,12 @@ class Boost:
 
     def __post_init__(self) -> None:
         _check_duration(self.deadline_ms, setting="deadline_ms")
+        if not isinstance(self.steps, tuple) or not all(isinstance(step, BoostStep) for step in self.steps):
+            raise ConfigError(f"boost steps must be a tuple of BoostStep, not {self.steps!r}", setting="boost")
         percents = [step.remaining_percent for step in self.steps]
         levels = [step.levels for step in self.steps]
         if percents != sorted(set(percents), reverse=True) or levels != sorted(set(levels)):
             raise ConfigError("boost steps must fall in time remaining and rise in levels", setting="boost")
-        if any(not 0 < percent < 100 for percent in percents) or any(not 0 < level <= 8 for level in levels):
-            raise ConfigError("boost steps are 1 to 99 % and 1 to 8 levels", setting="boost")
 
     @classmethod
     def standard(cls, deadline_ms: int | None = None) -> Boost:
@@ -287,6 +299,13 @@ class LaneConfig:
         for setting in ("pressure_threshold", "alert_warning", "alert_critical"):
             if getattr(self, setting) is not None:
                 check_whole(getattr(self, setting), setting=setting, least=1, most=1_000_000_000)
+        for setting in ("abandon_threads", "exclusive"):
+            _check_flag(getattr(self, setting), setting=setting)
+        if (self.alert_warning or 0) > (self.alert_critical or 1_000_000_000):
+            raise ConfigError(
+                f"alert_warning ({self.alert_warning}) is above alert_critical ({self.alert_critical})",
+                setting="alert_warning",
+            )
         for setting, kind in (("retry", RetryPolicy), ("rate_limit", RateLimit), ("boost", Boost)):
             value = getattr(self, setting)
             if value is not None and not isinstance(value, kind):
@@ -307,9 +326,12 @@ class Group:
 
     def __init__(self, cap: int, lanes: Iterable[str], reserve: Mapping[str, int] | None = None) -> None:
         object.__setattr__(self, "cap", check_concurrency(cap, setting="cap"))
-        if isinstance(lanes, str):
-            raise ConfigError(f"lanes of a group is a list of names, not the text {lanes!r}", setting="lanes")
-        object.__setattr__(self, "lanes", tuple(lanes))
+        names = tuple(lanes) if isinstance(lanes, Iterable) and not isinstance(lanes, str) else None
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError(f"lanes of a group is a list of names or patterns, not {lanes!r}", setting="lanes")
+        if reserve is not None and not isinstance(reserve, Mapping):
+            raise ConfigError(f"reserve maps lanes to numbers, not {reserve!r}", setting="reserve", value=reserve)
+        object.__setattr__(self, "lanes", names)
         object.__setattr__(self, "reserve", dict(reserve or {}))
         for name, amount in self.reserve.items():
             check_concurrency(amount, setting=f"reserve of {name!r}")
@@ -336,7 +358,6 @@ class HistogramStats:
 
     count: int
     sum_ms: int
-    min_ms: int
     max_ms: int
     p50_ms: int
     p90_ms: int

@@ -14,14 +14,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from laneway.events import Event, JobEvent, JobLent, JobStarted, JobTookBack, LaneIdled, LanePressured, QueueAlerted
-from laneway.kernel.jobs import Entry, Trigger, move
+from laneway.kernel.histograms import FINE
+from laneway.kernel.jobs import TRANSITIONS, Entry, Trigger, move
 from laneway.kernel.lanes import Lane, Pool, Resource, descends, parent_of, recovered_at
 from laneway.kernel.lending import Lending
 from laneway.kernel.protocol import Effect, Publish, StartJob
 from laneway.kernel.registry import Registry
 from laneway.kernel.timers import Alarm, Timers
-from laneway.records import JobId
+from laneway.records import JobId, JobState
 
+_RUNNING = TRANSITIONS[JobState.QUEUED, Trigger.START]
+_new = tuple.__new__  # makes a NamedTuple at half the price; only where every job passes
 _ALERTS = ("ok", "warning", "critical")
 
 
@@ -77,8 +80,9 @@ class Admission:
         """Count a node as lent or as running again, and say so."""
         by = 1 if event is JobLent else -1
         move(entry, Trigger.LEND if event is JobLent else Trigger.TAKE_BACK)
-        self.running -= by
-        self.lent += by
+        if not entry.is_part:
+            self.running -= by
+            self.lent += by
         for lane in entry.lanes:
             if lane in entry.units:
                 lane.lent += by
@@ -171,6 +175,15 @@ class Admission:
 
     def _pump(self, lane: Lane, now: int) -> None:
         """Start what this lane can start; park it where it needs a unit that it shares."""
+        if lane.plain and not lane.takers and not lane.paused:
+            pop = lane.queue.pop_plain
+            while lane.held < lane.cap and (entry := pop()) is not None:
+                lane.waiting -= 1
+                if lane.waiting <= lane.watch_low:
+                    self._watch(lane)
+                self._start_plain(entry, lane, now)
+            if not lane.waiting or lane.held >= lane.cap:
+                return
         if lane.takers:
             self.lending.serve_takers(lane)
         if lane.aside:
@@ -183,7 +196,8 @@ class Admission:
             if entry.stage + 1 < len(entry.lanes):
                 self._advance(entry, lane, now)
             elif not lane.needs_care and not entry.threaded and not entry.inside and entry.stage == 0:
-                self._start(entry, lane, lane.units, now)
+                self._unqueue(entry, lane, started=True)
+                self._start_plain(entry, lane, now)
             elif not self._start_with_care(entry, lane, now):
                 return
         if lane.parked is not None and not lane.aside:
@@ -204,7 +218,8 @@ class Admission:
                 return True
         units = self._units_for(entry)
         for unit in units:
-            if isinstance(unit, Pool) and (unit.parked or not unit.has_room(lane)):
+            # Lanes that are still marked may have a better head: then the pool chooses, once all have been looked at.
+            if isinstance(unit, Pool) and (unit.parked or self._marked_lanes or not unit.has_room(lane)):
                 self._park(lane, unit, now)
                 return False
         self._start(entry, lane, units, now)
@@ -256,6 +271,27 @@ class Admission:
         lane.last_start = now
         self._run(entry, now)
 
+    def _start_plain(self, entry: Entry, lane: Lane, now: int) -> None:
+        """The head of a lane that needs nothing but a slot of its own has left the queue: it runs."""
+        lane.held += 1
+        lane.last_start = now
+        entry.units = lane.units
+        if not entry.simple or self.listening:
+            self._run(entry, now)
+            return
+        entry.state = _RUNNING
+        entry.phase += 1
+        entry.attempt = 1
+        entry.started_at = now
+        self.waiting -= 1
+        self.running += 1
+        waited = now - entry.since
+        if waited < FINE:
+            lane.wait_counts[waited] += 1
+        else:
+            lane.counters.wait.add(waited)
+        self._out.append(_new(StartJob, (entry, entry.id, 1)))
+
     def _hold(self, entry: Entry, units: Iterable[Resource], *, late: bool = False) -> None:
         had = entry.units
         for unit in units:
@@ -271,27 +307,30 @@ class Admission:
 
     def _run(self, entry: Entry, now: int) -> None:
         entry.phase += 1
-        entry.attempt += 1
+        entry.attempt = attempt = entry.attempt + 1
         entry.started_at = now
         move(entry, Trigger.START)
         self.waiting -= 1
-        self.running += 1
-        for lane in entry.lanes:
-            if lane.bucket is not None and lane in entry.units:
-                lane.bucket.take(now)
-        last = entry.lanes[-1]
+        if not entry.is_part:
+            self.running += 1
+        lane = entry.lanes[-1]
         waited = now - entry.since
-        last.counters.wait.add(waited)
-        timeout = entry.spec.timeout_ms
-        if timeout is None:
-            timeout = last.config.timeout_ms
+        lane.counters.wait.add(waited)
+        self._take_tokens(entry, now)
+        timeout = entry.spec.timeout_ms or lane.config.timeout_ms
         if timeout is not None and not entry.is_slot:
             self.timers.set(now + timeout, Alarm.RUN, entry)
         if self.listening:
             self.job_event(JobStarted, entry, wait_ms=waited)
-        self._out.append(StartJob(entry.payload, entry.id, entry.attempt))
+        self._out.append(StartJob(entry, entry.id, attempt))
         if entry.is_slot and entry.waiters:
             self.lending.settle(entry)
+
+    @staticmethod
+    def _take_tokens(entry: Entry, now: int) -> None:
+        for lane in entry.lanes:
+            if lane.bucket is not None and lane in entry.units:
+                lane.bucket.take(now)
 
     def _advance(self, entry: Entry, lane: Lane, now: int) -> None:
         """A job with several lanes has this one: it waits for the next, holding this."""

@@ -39,6 +39,21 @@ def explain(kernel: Kernel, job_id: JobId, *, now: int, wall_ms: int) -> Explana
             return _queued(kernel, entry, now=now, wall_ms=wall_ms)
 
 
+def explain_ended(job_id: JobId, state: JobState, lane: str) -> Explanation:
+    """The same for a job that has ended."""
+    return Explanation(
+        job_id=job_id,
+        state=state,
+        reason=WaitReason.NOTHING,
+        detail=f"{job_id} has ended: {state}",
+        lane=lane,
+        position=None,
+        estimate_ms=None,
+        until_ms=None,
+        blocked_by=(),
+    )
+
+
 def _answer(
     entry: Entry,
     reason: WaitReason,
@@ -124,10 +139,11 @@ def _queued(kernel: Kernel, entry: Entry, *, now: int, wall_ms: int) -> Explanat
         return _answer(
             entry, WaitReason.EXCLUSIVE, text, position=position, estimate_ms=estimate, blocked_by=(owner.id,)
         )
-    if lane.held + len(lane.takers) >= lane.cap and entry.aside is None:
+    if not lane.is_open() and entry.aside is None:
         text = f"waits for a slot of lane {lane.name!r}: {lane.held} of {lane.cap} taken"
-        if lane.takers:
-            text += f", {len(lane.takers)} kept for jobs that lent theirs"
+        kept = lane.kept(lane.cap)
+        if kept:
+            text += f", {kept} kept for jobs that lent theirs"
         holders = _holders(kernel, lane)
         estimate = _estimate(lane, position)
         return _answer(entry, WaitReason.LANE, text, position=position, estimate_ms=estimate, blocked_by=holders)
@@ -214,13 +230,11 @@ def duration(ms: int) -> str:
     return f"{ms / 3_600_000:.1f} h"
 
 
-def stuck_in_paused(kernel: Kernel) -> list[JobId]:
-    """Jobs that nothing will ever start by itself: nothing runs, and all that waits is in paused lanes."""
-    if kernel.running or kernel.scheduled or not kernel.waiting:
+def stuck(kernel: Kernel) -> list[JobId]:
+    """Jobs that nothing will ever start by itself: nothing runs and nothing is due, as with a paused lane."""
+    if kernel.running or kernel.next_due() is not None:
         return []
-    queued = [entry for entry in kernel.jobs.values() if entry.state is JobState.QUEUED]
-    lanes = [entry.aside or entry.lanes[entry.stage] for entry in queued]
-    return [entry.id for entry in queued] if all(lane.paused or lane.cap == 0 for lane in lanes) else []
+    return [entry.id for entry in kernel.jobs.values() if entry.state is JobState.QUEUED]
 
 
 # ---- lists and numbers ------------------------------------------------------------------------------------

@@ -8,52 +8,61 @@ from __future__ import annotations
 
 from laneway.records import HistogramStats
 
-_FINE_BITS = 5
-_FINE = 1 << _FINE_BITS
+_BITS = 5
+FINE = 1 << _BITS
 
 
 class Histogram:
-    """Counts of durations; grows only with the largest duration seen, by the logarithm."""
+    """Counts of durations; grows only with the largest duration seen, by the logarithm.
 
-    __slots__ = ("counts", "largest", "smallest", "total", "total_ms")
+    The first `FINE` counts are exact, so whoever is in a hurry may add to `counts` there directly.
+    """
+
+    __slots__ = ("_coarse_ms", "_largest", "counts")
 
     def __init__(self) -> None:
-        self.counts: list[int] = [0]
-        self.total = 0
-        self.total_ms = 0
-        self.smallest = 0
-        self.largest = 0
+        self.counts: list[int] = [0] * FINE
+        self._coarse_ms = 0  # the sum of those that are not counted exactly
+        self._largest = 0
 
     def add(self, value: int) -> None:
         """Count one duration."""
-        if value < _FINE:
-            index = value
-        else:
-            shift = value.bit_length() - _FINE_BITS - 1
-            index = (shift << _FINE_BITS) + (value >> shift)
         counts = self.counts
+        if value < FINE:
+            counts[value] += 1
+            return
+        shift = value.bit_length() - _BITS - 1
+        index = (shift << _BITS) + (value >> shift)
         if index >= len(counts):
             counts.extend([0] * (index + 1 - len(counts)))
         counts[index] += 1
-        if self.total == 0 or value < self.smallest:
-            self.smallest = value
-        if value > self.largest:
-            self.largest = value
-        self.total += 1
-        self.total_ms += value
+        self._coarse_ms += value
+        if value > self._largest:
+            self._largest = value
+
+    @property
+    def total(self) -> int:
+        """How many durations were counted."""
+        return sum(self.counts)
+
+    @property
+    def total_ms(self) -> int:
+        """Their sum."""
+        return self._coarse_ms + sum(value * count for value, count in enumerate(self.counts[:FINE]))
+
+    @property
+    def largest(self) -> int:
+        """The longest of them."""
+        return self._largest or max((value for value, count in enumerate(self.counts[:FINE]) if count), default=0)
 
     def merge(self, other: Histogram) -> None:
         """Count everything that `other` has counted."""
-        if not other.total:
-            return
         if len(other.counts) > len(self.counts):
             self.counts.extend([0] * (len(other.counts) - len(self.counts)))
         for index, count in enumerate(other.counts):
             self.counts[index] += count
-        self.smallest = other.smallest if self.total == 0 else min(self.smallest, other.smallest)
-        self.largest = max(self.largest, other.largest)
-        self.total += other.total
-        self.total_ms += other.total_ms
+        self._largest = max(self._largest, other._largest)
+        self._coarse_ms += other._coarse_ms
 
     def percentile(self, percent: int) -> int:
         """The duration that `percent` % of all durations do not exceed (the upper edge of its bucket)."""
@@ -70,7 +79,6 @@ class Histogram:
         return HistogramStats(
             count=self.total,
             sum_ms=self.total_ms,
-            min_ms=self.smallest,
             max_ms=self.largest,
             p50_ms=self.percentile(50),
             p90_ms=self.percentile(90),
@@ -80,7 +88,7 @@ class Histogram:
 
 
 def _upper_edge(index: int) -> int:
-    if index < 2 * _FINE:
+    if index < 2 * FINE:
         return index
-    shift = (index >> _FINE_BITS) - 1
-    return ((index - (shift << _FINE_BITS) + 1) << shift) - 1
+    shift = (index >> _BITS) - 1
+    return ((index - (shift << _BITS) + 1) << shift) - 1

@@ -62,84 +62,73 @@ TRANSITIONS: Final[dict[tuple[JobState, Trigger], JobState]] = {
 
 
 class Entry:
-    """One live job (or slot) with everything the kernel knows about it. Never leaves the kernel."""
+    """One live job (or slot) with everything the kernel knows about it; only the kernel writes it.
+
+    The engine's handles extend it: two objects for each job would make the garbage collector cost more than all
+    decisions about the job. What nearly every job needs has a slot. The rest has a default here and costs memory only in jobs that use it:
+    `__dict__` comes into being with the first of them that is set.
+    """
 
     __slots__ = (
-        "actor",
-        "aged",
-        "aside",
+        "__dict__",
         "attempt",
-        "boost",
-        "deferrals",
-        "failures",
         "id",
-        "inner",
-        "inside",
-        "is_slot",
         "lanes",
-        "lent",
-        "mourners",
-        "payload",
         "phase",
         "place",
-        "places",
         "queued_at",
         "rank",
-        "reason",
-        "returns",
+        "simple",
         "since",
         "spec",
         "spot",
-        "stage",
         "started_at",
         "state",
-        "stop",
         "submitted_at",
-        "threaded",
         "units",
-        "up",
-        "waiters",
-        "waits",
-        "wanted",
     )
 
-    def __init__(self, job_id: JobId, lanes: tuple[Lane, ...], spec: JobSpec, payload: Any, place: int) -> None:
+    stage: int = 0  # which of its lanes it waits for
+    places: list[int] | None = None  # one place per lane, for jobs with several
+    aside: Lane | None = None  # the lane whose token or group it waits for while out of its queue
+    threaded: bool = False
+    failures: int = 0  # attempts that failed
+    deferrals: int = 0  # RetryLater so far
+    aged: int = 0  # levels gained by waiting
+    boost: int = 0  # levels gained by a deadline
+    wanted: int = 0  # lent jobs that wait for it
+    up: Entry | None = None  # the job it was submitted from
+    inside: bool = False  # a slot inside `up`, part of the same job
+    inner: list[Entry] | None = None  # slots inside it
+    is_slot: bool = False
+    is_part: bool = False  # a slot inside a job: the job is counted, it is not
+    history: list[str] | None = None  # what went wrong in earlier attempts
+    lent: bool = False
+    waits: int = 0  # outstanding waits of this job or of slots inside it
+    returns: list[Return] | None = None
+    waiters: list[Wait] | None = None
+    mourners: list[Bereavement] | None = None
+    stop: Stop | None = None  # it is being ended from outside
+    reason: str = ""
+    actor: str = "scheduler"
+
+    def admit(self, job_id: JobId, lanes: tuple[Lane, ...], spec: JobSpec, place: int, now: int) -> None:
+        """Begin to be a job: it waits, from now on, at this place."""
         self.id = job_id
         self.lanes = lanes
         self.spec = spec
-        self.payload = payload
         self.place = place  # where it stands in its lane: sequence, never time
-        self.places: list[int] | None = None  # one place per lane, for jobs with several
-        self.stage = 0  # which of its lanes it waits for
         self.state = JobState.QUEUED
         self.phase = 0  # counts queueings and starts, so that old timers and marks are recognised
         self.attempt = 0
-        self.failures = 0  # attempts that failed
-        self.deferrals = 0  # RetryLater so far
-        self.submitted_at = 0
-        self.since = 0  # when it began to wait for this attempt
-        self.queued_at = 0  # when it came to the lane it waits for now
-        self.started_at = 0
-        self.aged = 0  # levels gained by waiting
-        self.boost = 0  # levels gained by a deadline
         self.rank = 0  # level now
-        self.wanted = 0  # lent jobs that wait for it
+        self.simple = False  # may take the short way to its end: one plain lane, never stopped, lent or waited for
         self.spot: Fifo | None = None  # the queue it stands in
-        self.aside: Lane | None = None  # the lane whose token or group it waits for while out of its queue
         self.units: tuple[Resource, ...] = ()  # what it holds (or has lent)
-        self.up: Entry | None = None  # the job it was submitted from
-        self.inside = False  # a slot inside `up`, part of the same job
-        self.inner: list[Entry] | None = None  # slots inside it
-        self.is_slot = False
-        self.threaded = False
-        self.lent = False
-        self.waits = 0  # outstanding waits of this job or of slots inside it
-        self.returns: list[Return] | None = None
-        self.waiters: list[Wait] | None = None
-        self.mourners: list[Bereavement] | None = None
-        self.stop: Stop | None = None  # it is being ended from outside
-        self.reason = ""
-        self.actor = "scheduler"
+        self.submitted_at = now
+        self.since = now  # when it began to wait for this attempt
+        self.queued_at = now  # when it came to the lane it waits for now
+        self.started_at = now
 
     @property
     def lane(self) -> Lane:

@@ -49,6 +49,21 @@ class Resource:
         return False
 
 
+    def kept(self, most: int) -> int:
+        """How many units (at most `most`) are kept for takers.
+
+        A taker keeps a unit only of what comes before the first thing it cannot have, and of that thing: were it to
+        keep what comes later, a job that holds the earlier lane and waits for the later one would wait for ever.
+        """
+        count = 0
+        for taker in self.takers:
+            if count >= most:
+                break
+            if taker.reaches(self):
+                count += 1
+        return count
+
+
 class TokenBucket:
     """A rate limit in whole numbers: every millisecond adds `count` units, a token costs `window_ms` units."""
 
@@ -122,6 +137,7 @@ class Lane(Resource):
 
     __slots__ = (
         "alert_level",
+        "alone",
         "aside",
         "bucket",
         "closed_reason",
@@ -142,16 +158,19 @@ class Lane(Resource):
         "parked",
         "paused",
         "phase",
+        "plain",
         "pools",
         "pressed",
         "queue",
         "queued_max",
+        "run_counts",
         "scheduled",
         "stack",
         "threaded_units",
         "ticket",
         "units",
         "users",
+        "wait_counts",
         "waiting",
         "watch_high",
         "watch_low",
@@ -168,7 +187,10 @@ class Lane(Resource):
         self.queue = Waiting(ageing_ms=config.ageing_ms, boost=config.boost, fair_by=config.fair_by)
         self.bucket = TokenBucket(config.rate_limit, now) if config.rate_limit else None
         self.counters = Counters()
+        self.wait_counts = self.counters.wait.counts
+        self.run_counts = self.counters.run.counts
         self.pools: tuple[Pool, ...] = ()
+        self.alone = (self,)
         self.units: tuple[Resource, ...] = (self,)
         self.threaded_units: tuple[Resource, ...] = (self,)
         self.users = 0  # live jobs that name this lane
@@ -195,7 +217,9 @@ class Lane(Resource):
         self.watch_high = NEVER
         self.watch_low = -1
         self.needs_care = False
+        self.plain = False
         self.set_watch()
+        self.set_care()
 
     def join(self, pools: tuple[Pool, ...], threads: Pool) -> None:
         """Say which caps this lane shares with others."""
@@ -210,8 +234,13 @@ class Lane(Resource):
         self.set_care()
 
     def set_care(self) -> None:
-        """Whether a start here needs more than a free slot of the lane."""
-        self.needs_care = bool(self.pools) or self.bucket is not None or self.stack is not None
+        """Whether a start here needs more than a free slot of the lane; whether plain jobs may take the short way."""
+        config = self.config
+        limited = self.bucket is not None or self.closed_until is not None
+        self.needs_care = bool(self.pools) or limited or self.stack is not None
+        self.plain = not self.needs_care and not (
+            config.fair_by or config.timeout_ms or config.wait_timeout_ms or config.boost or config.queued_max is not None
+        )
 
     def candidate(self, now: int) -> Entry | None:
         """The job for which this lane wants a unit of a shared cap."""
@@ -236,8 +265,10 @@ class Lane(Resource):
 
     def is_open(self) -> bool:
         """Whether a free slot of its own is there; takers come first (in an exclusive lane, see `head`)."""
-        reserved = len(self.takers) if self.stack is None else 0
-        return not self.paused and self.held + reserved < self.cap
+        free = self.cap - self.held
+        if self.paused or free <= 0:
+            return False
+        return not self.takers or self.stack is not None or self.kept(free) < free
 
     def limit_wait_ms(self, now: int) -> int:
         """How long until the limit lets a job start; 0 when it does."""
@@ -341,7 +372,9 @@ class Pool(Resource):
 
     def has_room(self, lane: Lane | None = None) -> bool:
         """Whether a unit may go out: to this lane, or to any that has no reservation left to use."""
-        free = self.cap - self.held - len(self.takers)
+        free = self.cap - self.held
+        if self.takers and free > 0:
+            free -= self.kept(free)
         if self.reserve and free > 0:
             for name, amount in self.reserve.items():
                 member = self.lanes.get(name)

@@ -49,6 +49,15 @@ class Return:
         self.wait_id = wait_id
         self.needs: dict[Resource, None] = {}
 
+    def reaches(self, resource: Resource) -> bool:
+        """Whether everything that comes before this resource could be had now."""
+        for unit in self.needs:
+            if unit is resource:
+                return True
+            if not unit.can_take(self):
+                return False
+        return False
+
     def has(self, entry: Entry) -> bool:
         """Whether this return is for that node too."""
         return entry in self.nodes
@@ -99,7 +108,9 @@ class Lending:
         if target.waiters is None:
             target.waiters = []
         target.waiters.append(wait)
+        target.simple = False
         for entry in chain:
+            entry.simple = False
             entry.waits += 1
             if entry.waits == 1:
                 for pending in list(entry.returns or ()):
@@ -196,6 +207,8 @@ class Lending:
         for unit in lendable(entry, self._host.threads):
             pending.needs[unit] = None
             unit.takers[pending] = None
+        # One order for all: exclusive lanes, lanes in the order of their configuration, then the caps they share.
+        pending.needs = dict.fromkeys(sorted(pending.needs, key=_taking_order))
 
     def _drop(self, pending: Return, entry: Entry) -> None:
         """One node is no longer part of a return; without nodes left its wait returns."""
@@ -280,6 +293,13 @@ def _owners_ahead(entry: Entry) -> Iterator[Entry]:
     for owner in entry.lanes[entry.stage].stack or ():
         if not descends(entry, owner):
             yield owner
+
+
+def _taking_order(unit: Resource) -> tuple[int, tuple[int, str]]:
+    if isinstance(unit, Lane):
+        return (0 if unit.stack is not None else 1), unit.order
+    assert isinstance(unit, Pool)
+    return 2 + unit.rank, (0, unit.name)
 
 
 def lendable(entry: Entry, threads: Pool) -> list[Resource]:

@@ -2,18 +2,22 @@
 
 Commands are what the engine was asked to do, with everything that is not a decision (ids, time, random
 numbers) already drawn, so that a logged command replays exactly. Effects are what the engine has to do, in
-order. An effect carries back the opaque `payload` that came with the job; the kernel never looks into it.
+order. An effect carries the `entry` of its job, which is the object that came with the command: the engine's own
+handle. The engine reads it and never writes what belongs to the kernel.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laneway.events import Event
 from laneway.records import Effect as JobEffect
 from laneway.records import JobId, JobState, Priority, RetryPolicy
+
+if TYPE_CHECKING:
+    from laneway.kernel.jobs import Entry
 
 
 class End(Enum):
@@ -50,6 +54,13 @@ class JobSpec:
     weight: float = 1.0
     key: str | None = None
     label: str = ""
+    is_plain: bool = field(init=False, default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A plain job has no time to watch and no key: it may take the short way through the kernel.
+        times = (self.timeout_ms, self.wait_timeout_ms, self.deadline_ms, self.delay_ms)
+        plain = self.priority == Priority.USER and self.key is None and all(time is None for time in times)
+        object.__setattr__(self, "is_plain", plain)
 
 
 # ---- commands -------------------------------------------------------------------------------------------
@@ -61,7 +72,7 @@ class SubmitJob(NamedTuple):
     job_id: JobId
     lanes: tuple[str, ...]
     spec: JobSpec
-    payload: Any = None
+    entry: Entry | None = None
     up: JobId | None = None
     threaded: bool = False
     is_slot: bool = False
@@ -91,6 +102,14 @@ class StopWaiting(NamedTuple):
     """End everything that has not begun, in one lane or in all."""
 
     lane: str | None = None
+    reason: str = ""
+    prefix: str = ""
+
+
+class AbandonJob(NamedTuple):
+    """Let go of a job that runs: nobody waits for its end any more."""
+
+    job_id: JobId
     reason: str = ""
 
 
@@ -162,6 +181,7 @@ Command = (
     | FinishJob
     | StopJob
     | StopWaiting
+    | AbandonJob
     | BeginWait
     | CancelWait
     | ResizeLane
@@ -181,7 +201,7 @@ Command = (
 class StartJob(NamedTuple):
     """Run an attempt."""
 
-    payload: Any
+    entry: Any
     job_id: JobId
     attempt: int
 
@@ -189,23 +209,31 @@ class StartJob(NamedTuple):
 class CancelAttempt(NamedTuple):
     """Ask a running attempt to end; the kernel waits for its end or for its grace to pass."""
 
-    payload: Any
+    entry: Any
     job_id: JobId
     attempt: int
     stop: Stop
     reason: str
 
 
-class SettleJob(NamedTuple):
-    """A job is final. `stop` says what ended it from outside, if anything did."""
+class CompleteJob(NamedTuple):
+    """A job is final and succeeded."""
 
-    payload: Any
+    entry: Any
+    job_id: JobId
+
+
+class SettleJob(NamedTuple):
+    """A job is final and did not succeed. `stop` says what ended it from outside, if anything did."""
+
+    entry: Any
     job_id: JobId
     state: JobState
     attempt: int
     stop: Stop | None
     reason: str
     abandoned: bool
+    lane: str
 
 
 class ResumeWait(NamedTuple):
@@ -217,12 +245,13 @@ class ResumeWait(NamedTuple):
 class KeepDeadLetter(NamedTuple):
     """A job died with its retries used up: keep it for a person to look at."""
 
-    payload: Any
+    entry: Any
     job_id: JobId
     lanes: tuple[str, ...]
     attempts: int
     submitted_at: int
     reason: str
+    history: tuple[str, ...]
 
 
 class Publish(NamedTuple):
@@ -231,4 +260,4 @@ class Publish(NamedTuple):
     event: Event
 
 
-Effect = StartJob | CancelAttempt | SettleJob | ResumeWait | KeepDeadLetter | Publish
+Effect = StartJob | CompleteJob | SettleJob | CancelAttempt | ResumeWait | KeepDeadLetter | Publish

@@ -20,6 +20,7 @@ from laneway.kernel.jobs import Entry
 from laneway.records import Boost, Priority
 
 USER = int(Priority.USER)
+USER_BIT = 1 << USER
 RANKS = USER + 8 + 1
 NO_PLACE = -1
 
@@ -40,29 +41,29 @@ class Line(Protocol):
 class Fifo:
     """First come first served by place; a job that comes back (a retry, a promotion) stands where it belongs."""
 
-    __slots__ = ("_early", "_last", "_tail")
+    __slots__ = ("early", "last", "tail")
 
     def __init__(self) -> None:
-        self._tail: deque[Entry] = deque()
-        self._early: list[tuple[int, str, Entry]] = []  # those that came out of order
-        self._last = NO_PLACE
+        self.tail: deque[Entry] = deque()
+        self.early: list[tuple[int, str, Entry]] = []  # those that came out of order
+        self.last = NO_PLACE
 
     def push(self, entry: Entry) -> None:
         """Let a job stand here."""
         entry.spot = self
         place = entry.place
-        if place > self._last:
-            self._last = place
-            self._tail.append(entry)
+        if place > self.last:
+            self.last = place
+            self.tail.append(entry)
         else:
-            heappush(self._early, (place, entry.id, entry))
+            heappush(self.early, (place, entry.id, entry))
 
     def head(self) -> Entry | None:
         """The next job, without taking it."""
-        tail = self._tail
+        tail = self.tail
         while tail and tail[0].spot is not self:
             tail.popleft()
-        early = self._early
+        early = self.early
         if not early:
             return tail[0] if tail else None
         while early and early[0][2].spot is not self:
@@ -74,9 +75,11 @@ class Fifo:
 
     def compact(self) -> None:
         """Forget what is stale."""
-        self._tail = deque(entry for entry in self._tail if entry.spot is self)
-        self._early = [item for item in self._early if item[2].spot is self]
-        heapify(self._early)
+        live = [entry for entry in self.tail if entry.spot is self]
+        self.tail.clear()
+        self.tail.extend(live)
+        self.early = [item for item in self.early if item[2].spot is self]
+        heapify(self.early)
 
 
 class Shares:
@@ -220,9 +223,12 @@ class Waiting:
         "_buckets",
         "_climbs",
         "_fair_by",
+        "_line_of_users",
         "_mask",
+        "_mixed",
         "_shares",
         "_stale",
+        "_user",
         "_user_was_aged",
         "arrivals",
         "count",
@@ -235,6 +241,9 @@ class Waiting:
         self._fair_by = fair_by
         self._shares = Shares() if fair_by else None
         self._buckets: list[Bucket | None] = [None] * RANKS
+        self._user = self._buckets[USER] = Bucket(self._line(), self._line())
+        self._line_of_users = self._user.native if isinstance(self._user.native, Fifo) else Fifo()
+        self._mixed = fair_by is not None  # something here came out of order, or not at level USER by birth
         self._mask = 0  # which buckets have live jobs
         self._user_was_aged = False
         # Three queues of (phase, job) in the order in which they become due: BACKGROUND to SCHEDULED,
@@ -252,8 +261,8 @@ class Waiting:
     def push(self, entry: Entry, now: int) -> None:
         """Let a job wait here; its level is its own, plus what its deadline gives it now."""
         level = int(entry.spec.priority)
-        entry.aged = 0
-        entry.boost = 0
+        if entry.aged or entry.boost:
+            entry.aged = entry.boost = 0
         if level < USER and self._ageing_ms is not None:
             self.simple = False
             self._append(self._climbs[0 if level == 0 else 2], entry)
@@ -268,6 +277,34 @@ class Waiting:
         self.count += 1
         self._stand(entry, level + entry.boost)
 
+    def push_plain(self, entry: Entry) -> None:
+        """Let a new plain job wait in a plain lane: no ageing to watch, no deadline, no share, no arrival to note."""
+        line = self._line_of_users
+        entry.rank = USER
+        entry.spot = line
+        line.last = entry.place
+        line.tail.append(entry)
+        self._user.live += 1
+        self._mask |= USER_BIT
+        self.count += 1
+
+    def pop_plain(self) -> Entry | None:
+        """Take the head if all that waits came in order and at level USER; None: ask `head`."""
+        if self._mask != USER_BIT or self._mixed:
+            return None
+        line = self._line_of_users
+        tail = line.tail
+        while tail:
+            entry = tail.popleft()
+            if entry.spot is line:
+                entry.spot = None
+                self.count -= 1
+                self._user.live = live = self._user.live - 1
+                if not live:
+                    self._mask = 0
+                return entry
+        return None
+
     def remove(self, entry: Entry, *, started: bool) -> None:
         """A job leaves: it starts here, or it was cancelled, timed out or set aside."""
         bucket = self._buckets[entry.rank]
@@ -278,6 +315,8 @@ class Waiting:
         if bucket.live == 0:
             self._mask ^= 1 << entry.rank
         self.count -= 1
+        if self.count == 0:
+            self._mixed = self._shares is not None
         if self._shares is not None:
             who = share_key(entry, self._fair_by or "")
             if started:
@@ -300,10 +339,13 @@ class Waiting:
             bucket = self._buckets[rank] = Bucket(self._line(), self._line())
         entry.rank = rank
         if entry.wanted:
+            self._mixed = True
             bucket.wanted.push(entry)
         elif entry.aged:
+            self._mixed = True
             bucket.aged.push(entry)
         else:
+            self._mixed = self._mixed or entry.place <= self._line_of_users.last
             bucket.native.push(entry)
         bucket.live += 1
         self._mask |= 1 << rank
@@ -437,10 +479,10 @@ class Waiting:
 def _of(line: Line) -> Iterator[Entry]:
     match line:
         case Fifo():
-            for entry in line._tail:  # noqa: SLF001 - same module
+            for entry in line.tail:
                 if entry.spot is line:
                     yield entry
-            for _, _, entry in line._early:  # noqa: SLF001 - same module
+            for _, _, entry in line.early:
                 if entry.spot is line:
                     yield entry
         case Fair():

@@ -48,7 +48,11 @@ class Registry:
         for name, group in groups.items():
             for reserved in group.reserve:
                 if not any(fnmatch.fnmatchcase(reserved, pattern) for pattern in group.lanes):
-                    raise ConfigError(f"group {name!r} reserves for {reserved!r}, which is not one of its lanes")
+                    raise ConfigError(
+                        f"group {name!r} reserves for {reserved!r}, which is not one of its lanes",
+                        setting="reserve",
+                        hint=f"its lanes are {', '.join(group.lanes)}",
+                    )
 
     def configure(self, name: str, config: LaneConfig, *, now: int) -> Lane:
         """Make a lane that stays, or say how a lane of that name is to be made."""
@@ -145,6 +149,7 @@ class Registry:
             raise ConfigError(
                 f"lane {name!r} is in {len(matching)} groups ({', '.join(matching)}); at most one is allowed",
                 setting="groups",
+                hint="make the patterns of the groups disjoint",
             )
         return self._pools[matching[0]] if matching else None
 

@@ -8,9 +8,9 @@ logged command and calls the handler. A handler that refuses has changed nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
-from laneway.errors import ConfigError, DrainingError, InvalidJobError, LaneFullError, UnknownJobError
+from laneway.errors import ConfigError, DrainingError, LaneFullError, UnknownJobError, UsageError
 from laneway.events import (
     JobAbandoned,
     JobCancelled,
@@ -31,12 +31,14 @@ from laneway.events import (
 )
 from laneway.kernel import protocol
 from laneway.kernel.admission import Admission
-from laneway.kernel.jobs import Entry, Trigger, backoff_ms, move
+from laneway.kernel.histograms import FINE
+from laneway.kernel.jobs import TRANSITIONS, Entry, Trigger, backoff_ms, move
 from laneway.kernel.lanes import Lane, Pool, parent_of
 from laneway.kernel.lending import Bereavement, Wait, heirs, root_of
 from laneway.kernel.protocol import (
     CancelAttempt,
     Command,
+    CompleteJob,
     Effect,
     End,
     JobSpec,
@@ -51,8 +53,11 @@ from laneway.records import FINAL_STATES, JobId, JobState, RetryPolicy, check_co
 from laneway.records import Effect as JobEffect
 
 DEFERRALS_MAX = 100
+HISTORY_MAX = 100
 _BEGUN = (JobState.RUNNING, JobState.LENT)
 _NO_RETRY = RetryPolicy.none()
+_SUCCEEDED = TRANSITIONS[JobState.RUNNING, Trigger.SUCCEED]
+_new = tuple.__new__  # makes a NamedTuple at half the price; only where every job passes
 _STOP_TRIGGERS = {
     Stop.CANCEL: Trigger.CANCEL,
     Stop.ABORT: Trigger.CANCEL,
@@ -68,39 +73,49 @@ class Kernel(Admission):
         super().__init__(registry)
         self.keys: dict[tuple[str, str], JobId] = {}
         self.draining: str | None = None
+        self._lanes = registry.lanes
         self._zombies: set[tuple[JobId, int]] = set()  # abandoned attempts that still sit on a thread
         self._now = 0
 
     # ---- jobs ----
 
-    def submit(
+    def submit(  # noqa: PLR0913 - a command has as many fields; positional, for it is called for every job
         self,
         job_id: JobId,
         lanes: Sequence[str],
         spec: JobSpec,
-        payload: Any = None,
-        *,
-        now: int,
+        entry: Entry | None = None,
+        now: int = 0,
         up: JobId | None = None,
         threaded: bool = False,
         is_slot: bool = False,
     ) -> list[Effect]:
         """Take a job: it starts at once, waits, or is refused and nothing has changed."""
-        now = self._begin(now)
+        if now > self._now:  # as `_begin`, without the call
+            self._now = now
+        else:
+            now = self._now
+        self._out = []
+        if spec.is_plain and up is None and not threaded and not is_slot and self.draining is None:
+            lane = self._lanes.get(lanes[0])
+            if lane is not None and lane.plain and len(lanes) == 1:
+                self._submit_plain(job_id, lane, spec, entry or Entry(), now)
+                return self._out
         above = self.jobs.get(up) if up is not None else None
         if self.draining is not None and above is None:
             raise DrainingError(purpose=self.draining)
-        find = self.registry.find
-        found = tuple([find(name, now) for name in lanes])
-        entry = Entry(job_id, found, spec, payload, self._sequence + 1)
-        entry.submitted_at = entry.since = now
-        entry.threaded = threaded
+        found = self._find_all(lanes, now)
+        if entry is None:
+            entry = Entry()
+        entry.admit(job_id, found, spec, self._sequence + 1, now)
+        if threaded:
+            entry.threaded = True
         if above is not None:
             parent_of(above)
             entry.up = above
-            entry.is_slot = is_slot
-            entry.inside = is_slot
-        elif is_slot:
+            if is_slot:
+                entry.inside = True
+        if is_slot:
             entry.is_slot = True
         try:
             if len(found) > 1:
@@ -115,6 +130,8 @@ class Kernel(Admission):
             raise
         self._sequence += 1
         self.jobs[job_id] = entry
+        if entry.inside:
+            entry.is_part = True
         for lane in found:
             lane.users += 1
             lane.counters.submitted += 1
@@ -123,11 +140,42 @@ class Kernel(Admission):
         self._accept(entry, now)
         return self._end_command(now)
 
+    def _find_all(self, names: Sequence[str], now: int) -> tuple[Lane, ...]:
+        """All of these lanes, or none of them: a refusal leaves no lane behind that was made for it."""
+        found: list[Lane] = []
+        try:
+            for name in names:
+                found.append(self.registry.find(name, now))  # noqa: PERF401 - those found so far matter
+        except UsageError:
+            for lane in found:
+                self.registry.retire_if_idle(lane, now)
+            raise
+        return tuple(found)
+
+    def _submit_plain(self, job_id: JobId, lane: Lane, spec: JobSpec, entry: Entry, now: int) -> None:
+        """The short way for a plain job in a plain lane; it decides what the long way would."""
+        self._sequence = place = self._sequence + 1
+        entry.admit(job_id, lane.alone, spec, place, now)
+        entry.phase = 1
+        entry.simple = lane.configured
+        self.jobs[job_id] = entry
+        lane.users += 1
+        lane.counters.submitted += 1
+        self.waiting += 1
+        if self.listening:
+            self.job_event(JobSubmitted, entry)
+        lane.queue.push_plain(entry)
+        lane.waiting = waiting = lane.waiting + 1
+        if waiting >= lane.watch_high:
+            self._watch(lane)
+        if lane.held < lane.cap:
+            self._pump(lane, now)
+
     def _accept(self, entry: Entry, now: int) -> None:
         if entry.inside and self._trim_slot(entry):
             self.waiting += 1
             self.job_event(JobSubmitted, entry)
-            self._run(entry, now)
+            self._run(entry, now)  # the job around it has all it asks for
             return
         delay = entry.spec.delay_ms
         if delay:
@@ -146,6 +194,7 @@ class Kernel(Admission):
         """A slot asks only for lanes that the job around it does not have. True: it has them all already."""
         up = entry.up
         assert up is not None
+        up.simple = False
         if up.inner is None:
             up.inner = []
         up.inner.append(entry)
@@ -159,20 +208,26 @@ class Kernel(Admission):
             entry.lanes = left
         return not left
 
-    def finish(
+    def finish(  # noqa: PLR0913 - as above
         self,
         job_id: JobId,
         attempt: int,
         end: End = End.SUCCEEDED,
-        *,
-        now: int,
+        now: int = 0,
         reason: str = "",
         after_ms: int = 0,
         jitter: float = 0.0,
     ) -> list[Effect]:
         """An attempt has ended. What comes from an attempt that is no longer the current one changes nothing."""
-        now = self._begin(now)
+        if now > self._now:  # as `_begin`, without the call
+            self._now = now
+        else:
+            now = self._now
+        self._out = []
         entry = self.jobs.get(job_id)
+        if entry is not None and entry.simple and end is End.SUCCEEDED and entry.attempt == attempt:
+            self._finish_simple(entry, entry.lanes[0], now)
+            return self._out
         if entry is None or entry.attempt != attempt or entry.state not in _BEGUN:
             if (job_id, attempt) in self._zombies:
                 self._zombies.remove((job_id, attempt))
@@ -184,6 +239,40 @@ class Kernel(Admission):
         else:
             self._attempt_over(entry, end, now, reason=reason, after_ms=after_ms, jitter=jitter)
         return self._end_command(now)
+
+    def _finish_simple(self, entry: Entry, lane: Lane, now: int) -> None:
+        """The short way for the success of a simple job: its slot passes to the next in the lane."""
+        if entry.state is not JobState.RUNNING:
+            return  # an attempt of before a retry: nobody waits for its word
+        job_id = entry.id
+        entry.state = _SUCCEEDED
+        entry.phase += 1
+        del self.jobs[job_id]
+        self.running -= 1
+        lane.held -= 1
+        lane.users -= 1
+        lane.counters.completed += 1
+        ran = now - entry.started_at
+        if ran < FINE:
+            lane.run_counts[ran] += 1
+        else:
+            lane.counters.run.add(ran)
+        self._out.append(_new(CompleteJob, (entry, job_id)))
+        if self.listening:
+            self.job_event(JobCompleted, entry, run_ms=ran)
+        if not lane.waiting and not lane.takers:
+            return
+        if lane.plain and lane.held < lane.cap and not lane.takers and not lane.paused:
+            following = lane.queue.pop_plain()
+            if following is not None:
+                lane.waiting = waiting = lane.waiting - 1
+                if waiting <= lane.watch_low:
+                    self._watch(lane)
+                self._start_plain(following, lane, now)
+                if lane.held >= lane.cap:
+                    return
+        self._pump(lane, now)
+        self._end_command(now)
 
     def stop(
         self,
@@ -207,13 +296,31 @@ class Kernel(Admission):
         entry = self.jobs.get(job_id)
         return entry is not None and entry.stop is None and not (entry.is_slot and entry.state in _BEGUN)
 
-    def stop_waiting(self, lane: str | None, reason: str, *, now: int) -> list[Effect]:
-        """End everything that has not begun, in one lane or in all."""
+    def stop_waiting(self, lane: str | None, reason: str, prefix: str = "", *, now: int) -> list[Effect]:
+        """End everything that has not begun, in one lane, in all whose name begins so, or in all."""
         now = self._begin(now)
-        chosen = None if lane is None else self.registry.known(lane)
+        if lane is not None:
+            self.registry.check_known(lane)
         for entry in list(self.jobs.values()):
-            if entry.state not in _BEGUN and (chosen is None or chosen in entry.lanes):
+            if entry.state in _BEGUN or entry.state in FINAL_STATES:
+                continue
+            names = [one.name for one in entry.lanes]
+            if (lane is None or lane in names) and any(name.startswith(prefix) for name in names):
                 self._stop(entry, Stop.CANCEL, reason, "caller", now)
+        return self._end_command(now)
+
+    def abandon(self, job_id: JobId, reason: str, *, now: int) -> list[Effect]:
+        """Let go of a live job without waiting for its end: it is cancelled, or was never more than waiting."""
+        now = self._begin(now)
+        entry = self.jobs.get(job_id)
+        if entry is None:
+            return self._end_command(now)
+        if entry.stop is None:
+            entry.stop, entry.reason, entry.simple = Stop.CANCEL, reason, False
+        begun = entry.state in _BEGUN
+        if begun and not entry.is_slot:
+            self._note_abandoned(entry)
+        self._finish_job(entry, _STOP_TRIGGERS[entry.stop], now, abandoned=begun)
         return self._end_command(now)
 
     # ---- waits ----
@@ -246,11 +353,14 @@ class Kernel(Admission):
 
     def resize(self, lane: str, concurrency: int, queued_max: int | None = None, *, now: int) -> list[Effect]:
         """Change a width: raising starts what waits, lowering evicts nobody."""
-        check_concurrency(concurrency)
+        check_concurrency(concurrency, setting=f"concurrency of lane {lane!r}")
         now = self._begin(now)
         found = self.registry.find(lane, now)
         if found.stack is not None and concurrency > 1:
-            raise ConfigError(f"lane {lane!r} is exclusive: its width is 0 or 1", setting="concurrency")
+            self.registry.retire_if_idle(found, now)
+            raise ConfigError(
+                f"lane {lane!r} is exclusive: its width is 0 or 1, not {concurrency}", setting="concurrency"
+            )
         found.cap = concurrency
         found.configured = True
         if queued_max is not None:
@@ -258,6 +368,9 @@ class Kernel(Admission):
         if self.listening:
             self.publish(LaneResized(lane=lane, concurrency=concurrency))
         self.mark(found)
+        for taker in found.takers:
+            for unit in taker.needs:
+                self.mark(unit)  # what a taker keeps elsewhere depends on whether it can have this lane
         return self._end_command(now)
 
     def pause(self, lane: str, *, now: int) -> list[Effect]:
@@ -274,12 +387,15 @@ class Kernel(Admission):
     def resume(self, lane: str, *, now: int) -> list[Effect]:
         """Start jobs in a paused lane again."""
         now = self._begin(now)
-        found = self.registry.known(lane)
-        if found.paused:
+        found = self.registry.lanes.get(lane)
+        if found is None:
+            self.registry.check_known(lane)
+        elif found.paused:
             found.paused = False
             if self.listening:
                 self.publish(LaneResumed(lane=lane))
             self.mark(found)
+            self.registry.retire_if_idle(found, now)
         return self._end_command(now)
 
     def close_lane(self, lane: str, for_ms: int, until_ms: int, reason: str, *, now: int) -> list[Effect]:
@@ -289,6 +405,7 @@ class Kernel(Admission):
         found.closed_until = now + for_ms
         found.closed_wall_ms = until_ms
         found.closed_reason = reason
+        found.set_care()
         self._set_lane_alarm(found, now + for_ms)
         if self.listening:
             self.publish(LaneClosed(lane=lane, until_ms=until_ms, reason=reason))
@@ -298,7 +415,12 @@ class Kernel(Admission):
     def reopen_lane(self, lane: str, *, now: int) -> list[Effect]:
         """Open a closed limit before its time."""
         now = self._begin(now)
-        self._open_limit(self.registry.known(lane))
+        found = self.registry.lanes.get(lane)
+        if found is None:
+            self.registry.check_known(lane)
+        else:
+            self._open_limit(found)
+            self.registry.retire_if_idle(found, now)
         return self._end_command(now)
 
     def _open_limit(self, lane: Lane) -> None:
@@ -307,6 +429,7 @@ class Kernel(Admission):
         lane.closed_until = lane.closed_wall_ms = None
         lane.closed_reason = ""
         lane.phase += 1
+        lane.set_care()
         if self.listening:
             self.publish(LaneReopened(lane=lane.name))
         self.mark(lane)
@@ -388,7 +511,7 @@ class Kernel(Admission):
         """An attempt did not simply succeed: decide between another one and an end."""
         policy = entry.spec.retry or entry.lanes[-1].config.retry or _NO_RETRY
         if entry.stop is not None:
-            reason = entry.reason
+            reason = entry.reason + (" (abandoned)" if abandoned else "")
             if entry.stop is not Stop.TIMEOUT or entry.spec.effect is JobEffect.WRITE or not policy.max_retries:
                 self._finish_job(entry, _STOP_TRIGGERS[entry.stop], now, abandoned=abandoned)
                 return
@@ -398,13 +521,16 @@ class Kernel(Admission):
             return
         elif end is End.GAVE_UP:
             entry.reason = reason
+            _remember(entry, reason)
             self._finish_job(entry, Trigger.DIE, now)
             return
         elif end is End.RETRY_LATER and entry.deferrals < DEFERRALS_MAX:
             entry.deferrals += 1
+            _remember(entry, reason)
             self._retry(entry, after_ms, now, reason=reason)
             return
         entry.failures += 1
+        _remember(entry, reason)
         if entry.failures <= policy.max_retries:
             delay = backoff_ms(policy, retry=entry.failures, jitter=jitter)
             self._retry(entry, delay, now, reason=reason, abandoned=abandoned)
@@ -414,6 +540,7 @@ class Kernel(Admission):
 
     def _retry(self, entry: Entry, delay: int, now: int, *, reason: str, abandoned: bool = False) -> None:
         self._leave_run(entry, now, abandoned=abandoned)
+        entry.simple = False
         move(entry, Trigger.RETRY)
         entry.phase += 1
         entry.stage = 0
@@ -441,7 +568,9 @@ class Kernel(Admission):
     def _leave_run(self, entry: Entry, now: int, *, abandoned: bool = False) -> None:
         """A job that has begun gives back what it holds."""
         was_lent = entry.lent
-        if was_lent:
+        if entry.is_part:
+            pass  # the job around it is counted
+        elif was_lent:
             self.lent -= 1
         else:
             self.running -= 1
@@ -490,7 +619,6 @@ class Kernel(Admission):
             lane.users -= 1
             if not lane.users and not lane.configured:
                 self._retire(lane, now)
-        entry.payload = None
 
     def _leave_queue(self, entry: Entry) -> None:
         """A job that has not begun leaves its queue, and the lanes it had already passed."""
@@ -528,13 +656,16 @@ class Kernel(Admission):
                 counters.failed += 1
                 if state is JobState.DEAD:
                     counters.dead_lettered += 1
-        self._out.append(
-            SettleJob(entry.payload, entry.id, state, entry.attempt, entry.stop, entry.reason, abandoned),
-        )
+        if state is JobState.SUCCEEDED:
+            self.emit(CompleteJob(entry, entry.id))
+        else:
+            lane = entry.lane.name
+            self.emit(SettleJob(entry, entry.id, state, entry.attempt, entry.stop, entry.reason, abandoned, lane))
         if state is JobState.DEAD:
             names = tuple(lane.name for lane in entry.lanes)
+            history = tuple(entry.history or ())
             self.emit(
-                KeepDeadLetter(entry.payload, entry.id, names, entry.attempt, entry.submitted_at, entry.reason),
+                KeepDeadLetter(entry, entry.id, names, entry.attempt, entry.submitted_at, entry.reason, history),
             )
         if not self.listening:
             return
@@ -554,6 +685,7 @@ class Kernel(Admission):
     def _stop(self, entry: Entry, stop: Stop, reason: str, actor: str, now: int) -> None:
         if entry.stop is not None or (entry.is_slot and entry.state in _BEGUN):
             return
+        entry.simple = False
         entry.reason = reason
         entry.actor = actor
         if entry.state not in _BEGUN:
@@ -570,7 +702,7 @@ class Kernel(Admission):
     def _deliver_stop(self, entry: Entry, now: int) -> None:
         if entry.state in FINAL_STATES or entry.stop is None:
             return
-        self.emit(CancelAttempt(entry.payload, entry.id, entry.attempt, entry.stop, entry.reason))
+        self.emit(CancelAttempt(entry, entry.id, entry.attempt, entry.stop, entry.reason))
         config = entry.lanes[-1].config
         if not entry.threaded or config.abandon_threads:
             self.timers.set(now + config.cancel_grace_ms, Alarm.GRACE, entry)
@@ -592,6 +724,7 @@ class Kernel(Admission):
 
         bereaved = Bereavement(len(ended_first), go_on)
         for heir in ended_first:
+            heir.simple = False
             if heir.mourners is None:
                 heir.mourners = []
             heir.mourners.append(bereaved)
@@ -600,10 +733,13 @@ class Kernel(Admission):
 
     def _abandon(self, entry: Entry, now: int) -> None:
         """An attempt outlived its grace: it can change nothing here any more."""
+        self._note_abandoned(entry)
+        self._attempt_over(entry, End.CANCELLED, now, abandoned=True)
+
+    def _note_abandoned(self, entry: Entry) -> None:
         for lane in entry.lanes:
             lane.counters.abandoned += 1
         self.job_event(JobAbandoned, entry)
-        self._attempt_over(entry, End.CANCELLED, now, abandoned=True)
 
     # ---- checks ----
 
@@ -611,7 +747,12 @@ class Kernel(Admission):
     def _check_order(lanes: tuple[Lane, ...]) -> None:
         """Several lanes: at most one exclusive one, first; the others in the order of their configuration."""
         if any(lane.stack is not None for lane in lanes[1:]):
-            raise ConfigError("of several lanes at most one is exclusive, and it comes first", setting="lane")
+            names = ", ".join(lane.name for lane in lanes)
+            raise ConfigError(
+                f"lanes {names}: of several lanes at most one is exclusive, and it comes first",
+                setting="lane",
+                hint="session lanes are exclusive; name one, and name it first",
+            )
         rest = lanes[1:] if lanes[0].stack is not None else lanes
         if any(one.order >= other.order for one, other in zip(rest, rest[1:], strict=False)):
             names = ", ".join(lane.name for lane in lanes)
@@ -646,16 +787,16 @@ class Kernel(Admission):
     def step(self, command: Command, *, now: int) -> list[Effect]:
         """Unpack a command and call its handler."""
         match command:
-            case protocol.SubmitJob(job_id, lanes, spec, payload, up, threaded, is_slot):
-                return self.submit(
-                    job_id, lanes, spec, payload, now=now, up=up, threaded=threaded, is_slot=is_slot
-                )
+            case protocol.SubmitJob(job_id, lanes, spec, entry, up, threaded, is_slot):
+                return self.submit(job_id, lanes, spec, entry, now, up, threaded, is_slot)
             case protocol.FinishJob(job_id, attempt, end, reason, after_ms, jitter):
-                return self.finish(job_id, attempt, end, now=now, reason=reason, after_ms=after_ms, jitter=jitter)
+                return self.finish(job_id, attempt, end, now, reason, after_ms, jitter)
             case protocol.StopJob(job_id, stop, reason, actor):
                 return self.stop(job_id, stop, reason, actor, now=now)
-            case protocol.StopWaiting(lane, reason):
-                return self.stop_waiting(lane, reason, now=now)
+            case protocol.StopWaiting(lane, reason, prefix):
+                return self.stop_waiting(lane, reason, prefix, now=now)
+            case protocol.AbandonJob(job_id, reason):
+                return self.abandon(job_id, reason, now=now)
             case protocol.BeginWait(wait_id, node_id, target_id):
                 return self.begin_wait(wait_id, node_id, target_id, now=now)
             case protocol.CancelWait(wait_id):
@@ -678,6 +819,14 @@ class Kernel(Admission):
                 return self.tick(now=now)
             case _:
                 assert_never(command)
+
+
+def _remember(entry: Entry, reason: str) -> None:
+    """Note how an attempt ended, for the dead letter that the job may become; the newest hundred are enough."""
+    if entry.history is None:
+        entry.history = []
+    entry.history.append(f"attempt {entry.attempt}: {reason}")
+    del entry.history[:-HISTORY_MAX]
 
 
 def _slots_inside(entry: Entry) -> list[Entry]:

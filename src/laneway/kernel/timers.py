@@ -28,40 +28,37 @@ class Alarm(Enum):
 class Timers:
     """A heap of due times with lazy removal; its size stays within a constant of what is live."""
 
-    __slots__ = ("_heap", "_limit", "_sequence")
+    __slots__ = ("_limit", "_sequence", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Alarm, Entry | Lane, int]] = []
+        self.heap: list[tuple[int, int, Alarm, Entry | Lane, int]] = []
         self._sequence = 0
         self._limit = 1024
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
     def set(self, due: int, alarm: Alarm, owner: Entry | Lane) -> None:
         """Remember that `owner`, if it is still in this phase, has something to do at `due`."""
         self._sequence += 1
-        heappush(self._heap, (due, self._sequence, alarm, owner, owner.phase))
-        if len(self._heap) > self._limit:
-            self._heap = [item for item in self._heap if item[3].phase == item[4]]
-            heapify(self._heap)
-            self._limit = max(1024, 2 * len(self._heap))
+        heappush(self.heap, (due, self._sequence, alarm, owner, owner.phase))
+        if len(self.heap) > self._limit:
+            self.heap = [item for item in self.heap if item[3].phase == item[4]]
+            heapify(self.heap)
+            self._limit = max(1024, 2 * len(self.heap))
 
     def next_due(self) -> int | None:
         """When the next live timer is due."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][3].phase != heap[0][4]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def due_of(self, owner: Entry | Lane) -> int | None:
         """When the next live timer of one owner is due; looks through all of them."""
-        return min((item[0] for item in self._heap if item[3] is owner and owner.phase == item[4]), default=None)
+        return min((item[0] for item in self.heap if item[3] is owner and owner.phase == item[4]), default=None)
 
     def pop_due(self, now: int) -> tuple[Alarm, Entry | Lane] | None:
         """The next live timer that is due by now, once."""
         due = self.next_due()
         if due is None or due > now:
             return None
-        _, _, alarm, owner, _ = heappop(self._heap)
+        _, _, alarm, owner, _ = heappop(self.heap)
         return alarm, owner

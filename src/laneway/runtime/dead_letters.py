@@ -59,7 +59,7 @@ class DeadLetters:
 
     def retry(self, *job_ids: str) -> list[Job]:
         """Submit these again as new jobs (all of them without ids); they leave the dead letters."""
-        letters = [self._find(job_id) for job_id in job_ids] if job_ids else [*self._kept.values()]
+        letters = [self._find(job_id) for job_id in dict.fromkeys(job_ids)] if job_ids else [*self._kept.values()]
         jobs = []
         for kept in letters:
             jobs.append(kept.again(kept.letter))
@@ -68,9 +68,9 @@ class DeadLetters:
 
     def purge(self, *job_ids: str) -> int:
         """Forget these (all of them without ids); says how many."""
-        letters = [self._find(job_id).letter for job_id in job_ids] if job_ids else self.list()
+        letters = [self._find(job_id).letter for job_id in dict.fromkeys(job_ids)] if job_ids else self.list()
         for letter in letters:
-            self._kept.pop(letter.id, None)
+            del self._kept[letter.id]
         return len(letters)
 
     def keep(self, letter: DeadLetter, again: Callable[[DeadLetter], Job]) -> None:

@@ -7,11 +7,17 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from laneway.errors import GiveUp, RetryLater
 from laneway.kernel.protocol import End
-from laneway.runtime.handles import CURRENT, Attempt
+from laneway.runtime.handles import CURRENT, Job
+
+if TYPE_CHECKING:
+    from laneway.runtime.engine import Engine
+
+# The executor is part of the engine, the owner of the handles.
+# ruff: noqa: SLF001
 
 _ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 
@@ -20,59 +26,71 @@ def needs_thread(fn: Callable[..., Any]) -> bool:
     """Whether a function would block the loop: everything that is not a coroutine function."""
     if type(fn) is FunctionType:
         return not fn.__code__.co_flags & _ASYNC_FLAGS and not inspect.iscoroutinefunction(fn)
+    fn = unwrapped(fn)
+    if inspect.isclass(fn):
+        return True
+    return not (inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)))
+
+
+def unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function inside any number of partials."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    return not (inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)))
+    return fn
+
+
+def same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two jobs run the same function; their arguments, bound by a partial or not, are not compared."""
+    return bool(unwrapped(one) == unwrapped(other))
 
 
 def name_of(fn: Callable[..., Any]) -> str:
     """What to call a function in lists and messages."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
+    fn = unwrapped(fn)
     name: str = getattr(fn, "__qualname__", "") or type(fn).__qualname__
     return name
 
 
-async def run_attempt(attempt: Attempt) -> None:
+async def run_attempt(engine: Engine, job: Job[Any], number: int) -> None:
     """Run an attempt to its end and report it. Never raises, but for what ends the whole process."""
-    attempt.begun = True
-    CURRENT.set(attempt)
-    engine, job = attempt.engine, attempt.job
-    fn, args = job.call
+    job._begun = True
+    if number > 1:
+        job._ending = False
+    CURRENT.set((engine, job.id, number, None))
     try:
-        if attempt.threaded:
-            value = await _call_in_thread(attempt, fn, args)
+        if job.threaded:
+            value = await _call_in_thread(engine, job)
         else:
-            value = await fn(*args)
+            value = await job._fn(*job._args)
     except asyncio.CancelledError as error:
-        reason = "" if attempt.ending else "it raised CancelledError itself"
-        engine.attempt_ended(attempt, End.CANCELLED, error, reason=reason)
+        reason = "" if job._ending else "it raised CancelledError itself"
+        engine.attempt_ended(job, number, End.CANCELLED, error, reason)
     except RetryLater as signal:
-        engine.attempt_ended(attempt, End.RETRY_LATER, signal, reason=str(signal), after_ms=max(0, signal.after_ms))
+        engine.attempt_ended(job, number, End.RETRY_LATER, signal, str(signal))
     except GiveUp as signal:
-        engine.attempt_ended(attempt, End.GAVE_UP, signal, reason=signal.reason)
+        engine.attempt_ended(job, number, End.GAVE_UP, signal, signal.reason)
     except GeneratorExit:
         raise  # the loop is gone; there is nobody left to tell
     except Exception as error:  # noqa: BLE001 - whatever a job raises is its outcome
-        engine.attempt_ended(attempt, End.FAILED, error, reason=f"{type(error).__name__}: {error}")
+        engine.attempt_ended(job, number, End.FAILED, error, f"{type(error).__name__}: {error}")
     except BaseException as error:
-        engine.attempt_ended(attempt, End.FAILED, error, reason=type(error).__name__)
+        engine.attempt_ended(job, number, End.FAILED, error, type(error).__name__)
         raise
     else:
-        engine.attempt_ended(attempt, End.SUCCEEDED, value)
+        engine.attempt_succeeded(job, number, value)
 
 
-async def _call_in_thread(attempt: Attempt, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+async def _call_in_thread(engine: Engine, job: Job[Any]) -> Any:
     """Call a sync function on a thread, in its own context; what it returns is awaited here if it can be."""
-    context = attempt.job.context.copy()
-    attempt.in_thread = True
+    call = functools.partial(job._context.copy().run, job._fn, *job._args)
+    job._in_thread = True
     try:
-        value = await attempt.engine.run_in_thread(functools.partial(context.run, fn, *args))
+        value = await engine.run_in_thread(call)
     finally:
-        attempt.in_thread = False
+        job._in_thread = False
     if not inspect.isawaitable(value):
         return value
-    if attempt.ending:
+    if job._ending:
         if inspect.iscoroutine(value):
             value.close()
         raise asyncio.CancelledError

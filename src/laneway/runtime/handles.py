@@ -11,18 +11,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from laneway.errors import UsageError
+from laneway.kernel.jobs import Entry
 from laneway.records import Explanation, JobId, JobState
 
 if TYPE_CHECKING:
     from laneway.kernel.protocol import JobSpec
     from laneway.runtime.engine import Engine
 
-__all__ = ("CURRENT", "Job", "Slot")
+__all__ = ("CURRENT", "Failure", "Job", "JoinedJob", "Node", "Share", "Slot", "SlotEntry")
 
 T = TypeVar("T")
 
-CURRENT: ContextVar[Attempt | SlotNode | None] = ContextVar("laneway_current", default=None)
-"""Which attempt (or slot) the code that asks runs in."""
+
+Node = tuple["Engine", JobId, int, "Node | None"]
+"""Where code runs: the engine, the job or slot, which attempt of it, and the node around that. A tuple, for speed."""
+
+CURRENT: ContextVar[Node | None] = ContextVar("laneway_current", default=None)
+"""Which job (or slot) the code that asks runs in."""
 
 _log = logging.getLogger("laneway")
 
@@ -42,61 +47,41 @@ class Failure:
             _log.warning("job %s failed and nobody awaited it: %r", self.job_id, self.error)
 
 
-class Job(Generic[T]):
+class Job(Entry, Generic[T]):
     """A submitted job: await it as often as you like, from anywhere on its loop.
 
     Awaiting is shielded: cancelling the waiter does not cancel the job. A job that is awaited from inside another
     job of the same lanes borrows what that one holds meanwhile.
+
+    `id`, `state`, `attempt` (how often it was started), `done`, `cancel`, `explain` and `await` are yours; every
+    other attribute is Laneway's own book-keeping and may change.
     """
 
-    __slots__ = (
-        "_args",
-        "_context",
-        "_engine",
-        "_fn",
-        "_lanes",
-        "_result",
-        "_run",
-        "_share",
-        "_spec",
-        "_state",
-        "_waiters",
-        "id",
-    )
+    __slots__ = ("_args", "_begun", "_context", "_done", "_engine", "_fn", "_names", "_task", "_value", "_waiters")
+
+    # Only some jobs have these; `__dict__` comes into being with the first of them that is set.
+    _share: Share | None = None  # when it has a key
+    _in_thread: bool = False  # a thread runs its function now
+    _ending: bool = False  # its newest attempt was asked to end
+    _error: BaseException | None = None  # of its newest attempt
 
     def __init__(
-        self,
-        engine: Engine,
-        job_id: JobId,
-        call: tuple[Callable[..., Any], tuple[Any, ...], Context],
-        lanes: tuple[str, ...],
-        spec: JobSpec,
+        self, engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], context: Context, names: tuple[str, ...]
     ) -> None:
         self._engine = engine
-        self.id = job_id
-        self._fn, self._args, self._context = call
-        self._lanes = lanes
-        self._spec = spec
-        self._state: JobState | None = None  # set when it is final
-        self._result: Any = None  # the value, or a Failure
+        self._fn = fn
+        self._args = args
+        self._context = context
+        self._names = names  # of its lanes
+        self._done = False
+        self._value: Any = None  # what it returned, or a Failure
+        self._begun = False  # the code of its newest attempt has begun
+        self._task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
-        self._run: Attempt | None = None  # the newest attempt
-        self._share: Share | None = None  # when it has a key
-
-    @property
-    def state(self) -> JobState:
-        """Where it is; a final state never changes."""
-        return self._state if self._state is not None else self._engine.state_of(self)
-
-    @property
-    def attempt(self) -> int:
-        """How often it has been started."""
-        run = (self._share.primary if self._share is not None else self)._run
-        return run.number if run is not None else 0
 
     def done(self) -> bool:
         """Whether it has ended."""
-        return self._state is not None
+        return self._done
 
     def cancel(self, reason: str = "cancelled by its caller") -> bool:
         """End it: waiting jobs leave at once, running ones are cancelled. False: it has ended or is ending.
@@ -110,107 +95,127 @@ class Job(Generic[T]):
         return self._engine.explain_handle(self)
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self._state is None:
-            yield from self._engine.wait_for(self).__await__()
-        result = self._result
-        if type(result) is Failure:
-            result.seen = True
-            raise result.error
-        value: T = result
-        return value
-
-    @property
-    def call(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function and its arguments."""
-        return self._fn, self._args
-
-    @property
-    def context(self) -> Context:
-        """The context variables it was submitted with."""
-        return self._context
+        if not self._done:
+            if CURRENT.get() is None:
+                yield from self._engine.waiter_of(self)
+            else:
+                yield from self._engine.wait_for(self).__await__()
+        value = self._value
+        if type(value) is Failure:
+            value.seen = True
+            raise value.error
+        result: T = value
+        return result
 
     def __repr__(self) -> str:
-        label = f" {self._spec.label!r}" if self._spec.label else ""
+        label = f" {self.spec.label!r}" if self.spec.label else ""
         return f"<Job {self.id}{label} {self.state}>"
 
-    def settle(self, state: JobState, result: Any) -> None:
-        """It is final (the engine says so): wake those that await it."""
-        if self._state is not None:
-            return
-        self._state = state
-        self._result = result
+    def settle(self, value: Any) -> None:
+        """It has ended (the engine says so): wake those that await it."""
+        self._done = True
+        self._value = value
+        self._task = None
         waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 
 
-class Share:
-    """The handles of one job that was submitted more than once with the same key."""
+class JoinedJob(Job[T]):
+    """A further handle of a live job that has the same key: its own to cancel, the job is shared."""
 
-    __slots__ = ("handles", "primary")
+    __slots__ = ("_detached", "_primary")
+
+    def __init__(self, primary: Job[T]) -> None:
+        super().__init__(primary._engine, primary._fn, (), primary._context, primary._names)
+        self._primary = primary
+        self._detached = False
+        self.id = primary.id
+        self.spec = primary.spec
+
+    @property
+    def state(self) -> JobState:  # type: ignore[override]
+        """Where the shared job is; `cancelled` for a handle that was cancelled alone."""
+        return JobState.CANCELLED if self._detached else self._primary.state
+
+    @property
+    def attempt(self) -> int:  # type: ignore[override]
+        """How often the shared job was started."""
+        return self._primary.attempt
+
+
+class Share:
+    """The handles of one job that was submitted more than once with the same key, those that still want it."""
+
+    __slots__ = ("handles",)
 
     def __init__(self, primary: Job[Any]) -> None:
-        self.primary = primary
         self.handles: dict[int, Job[Any]] = {id(primary): primary}
 
 
-class Attempt:
-    """One start of a job."""
+class SlotEntry(Entry):
+    """A slot as the kernel and the engine know it."""
 
-    __slots__ = ("begun", "ending", "engine", "error", "in_thread", "job", "number", "task", "threaded", "value")
+    __slots__ = ("error", "granted")
 
-    def __init__(self, engine: Engine, job: Job[Any], number: int, *, threaded: bool) -> None:
-        self.engine = engine
-        self.job = job
-        self.number = number
-        self.threaded = threaded
-        self.task: asyncio.Task[None] | None = None
-        self.begun = False
-        self.in_thread = False
-        self.ending = False
+    def __init__(self, granted: asyncio.Future[None]) -> None:
+        self.granted = granted
         self.error: BaseException | None = None
-        self.value: Any = None
 
 
 class Slot:
     """A slot without a function: `async with lanes.slot("execute"):`, or `acquire()` and `release()`.
 
-    `release` may be called any number of times and counts once.
+    A slot inside a job (or inside the `async with` of another slot) is part of it: a lane that the job around it
+    already has is granted at once and counts once. `release` may be called any number of times and counts once.
     """
 
-    def __init__(self, engine: Engine, lanes: tuple[str, ...], spec: JobSpec) -> None:
+    def __init__(self, engine: Engine, names: tuple[str, ...], spec: JobSpec) -> None:
         self._engine = engine
-        self._lanes = lanes
+        self._names = names
         self._spec = spec
-        self._node: SlotNode | None = None
-        self._token: Token[Attempt | SlotNode | None] | None = None
+        self._asked = False
+        self._entry: SlotEntry | None = None
+        self._token: Token[Node | None] | None = None
 
     @property
     def id(self) -> JobId | None:
-        """The id under which `jobs()` lists it, once it was asked for."""
-        return self._node.id if self._node is not None else None
+        """The id under which `jobs()` lists it while it is held."""
+        return self._entry.id if self._entry is not None else None
 
     async def acquire(self) -> Self:
-        """Wait for the slot."""
-        if self._node is not None:
-            raise UsageError("this slot is in use already", hint="make one slot() for each use")
-        self._node = await self._engine.acquire_slot(self._lanes, self._spec)
-        self._token = CURRENT.set(self._node)
+        """Wait for the slot; give it back with `release()`."""
+        await self._acquire()
         return self
 
     def release(self) -> None:
         """Give the slot back."""
-        node, self._node = self._node, None
-        if node is None:
+        entry, self._entry = self._entry, None
+        if entry is None:
             return
-        if self._token is not None:
+        self._asked = False
+        token, self._token = self._token, None
+        if token is not None:
             with contextlib.suppress(ValueError):  # released in another task than the one that acquired it
-                CURRENT.reset(self._token)
-        self._engine.release_slot(node)
+                CURRENT.reset(token)
+        self._engine.release_slot(entry)
+
+    async def _acquire(self) -> None:
+        if self._asked:
+            raise UsageError("this slot is in use already", hint="make one slot() for each use")
+        self._asked = True
+        try:
+            self._entry = await self._engine.acquire_slot(self._names, self._spec)
+        except BaseException:
+            self._asked = False
+            raise
 
     async def __aenter__(self) -> Self:
-        return await self.acquire()
+        await self._acquire()
+        assert self._entry is not None
+        self._token = CURRENT.set((self._engine, self._entry.id, 1, CURRENT.get()))
+        return self
 
     async def __aexit__(
         self,
@@ -219,16 +224,3 @@ class Slot:
         trace: TracebackType | None,
     ) -> None:
         self.release()
-
-
-class SlotNode:
-    """A slot as the kernel knows it."""
-
-    __slots__ = ("engine", "error", "granted", "id", "number")
-
-    def __init__(self, engine: Engine, job_id: JobId) -> None:
-        self.engine = engine
-        self.id = job_id
-        self.number = 1
-        self.granted: asyncio.Future[None] | None = None
-        self.error: BaseException | None = None

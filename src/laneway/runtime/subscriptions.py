@@ -19,8 +19,11 @@ class Subscription(AsyncIterator[Event]):
     Use it as `async for event in lanes.subscribe(...)`, or inside `async with` to leave it early.
     """
 
-    def __init__(self, keys: frozenset[str], *, buffer_max: int, on_close: Callable[[Subscription], None]) -> None:
+    def __init__(
+        self, keys: frozenset[str], prefix: str, *, buffer_max: int, on_close: Callable[[Subscription], None]
+    ) -> None:
         self._keys = keys
+        self._prefix = prefix
         self._buffer_max = buffer_max
         self._buffer: deque[Event] = deque()
         self._missed = 0
@@ -31,7 +34,9 @@ class Subscription(AsyncIterator[Event]):
         self.missed = 0
 
     def wants(self, event: Event) -> bool:
-        """Whether an event is for this stream: by its type, its lane or its job."""
+        """Whether an event is for this stream: by its type, its lane or its job; a scope sees its own lanes only."""
+        if self._prefix and not (isinstance(event, JobEvent | LaneEvent) and event.lane.startswith(self._prefix)):
+            return False
         if not self._keys or event.type in self._keys:
             return True
         if isinstance(event, JobEvent):
