@@ -21,12 +21,12 @@ def simulated(main: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
     """Make a test of a coroutine: it runs in virtual time, once per seed and once without a shuffle."""
 
     @functools.wraps(main)
-    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
         for seed in SEEDS:
             run_sim(main(*args, **kwargs), seed=seed)
         run_sim(main(*args, **kwargs), seed=0, shuffle=False)
 
-    return test
+    return run
 
 
 def new_lanes(lanes: Mapping[str, LaneConfig | int] | None = None, **options: Any) -> Lanes:

@@ -293,7 +293,7 @@ class InternalError(LanewayError):
         super().__init__(message, hint="this is a bug in Laneway; please report it with this text and the traceback")
 
 
-class RetryLater(Exception):  # noqa: N818 - a signal that a job raises, not an error
+class RetryLater(Exception):
     """Raised by a job to be queued again after `after_ms`; costs no attempt, at most 100 times."""
 
     def __init__(self, after_ms: int, reason: str = "") -> None:
@@ -306,7 +306,7 @@ class RetryLater(Exception):  # noqa: N818 - a signal that a job raises, not an 
         self.reason = reason
 
 
-class GiveUp(Exception):  # noqa: N818 - a signal that a job raises, not an error
+class GiveUp(Exception):
     """Raised by a job that knows that no further attempt will help; it becomes a dead letter."""
 
     def __init__(self, reason: str) -> None:

@@ -121,7 +121,7 @@ class LaneScope:
         signal: AbortSignal | None = ...,
     ) -> Job[T]: ...
 
-    def submit(
+    def submit(  # type: ignore[misc] # mypy cannot match *args: *Ts with *args: Any
         self,
         lane: str | Sequence[str],
         fn: Callable[..., Any],
@@ -148,9 +148,16 @@ class LaneScope:
         only if `effect` is `read` or `idempotent`. A second submit with the same `key` joins the live job.
         """
         if not callable(fn):
-            raise InvalidJobError(f"{fn!r} is not callable", hint="pass the function itself, and its arguments after it")
+            raise InvalidJobError(
+                f"{fn!r} is not callable", hint="pass the function itself, and its arguments after it"
+            )
         plain = (
-            timeout_ms is wait_timeout_ms is deadline_ms is delay_ms is retry is key is None
+            timeout_ms is None
+            and wait_timeout_ms is None
+            and deadline_ms is None
+            and delay_ms is None
+            and retry is None
+            and key is None
             and effect is Effect.WRITE
             and weight == 1
             and weight is not True
@@ -186,7 +193,9 @@ class LaneScope:
     @overload
     async def run(self, lane: str | Sequence[str], fn: Callable[[*Ts], T], /, *args: *Ts, **options: Any) -> T: ...
 
-    async def run(self, lane: str | Sequence[str], fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    async def run(  # type: ignore[misc] # as above
+        self, lane: str | Sequence[str], fn: Callable[..., Any], /, *args: Any, **options: Any
+    ) -> Any:
         """Submit and await. Cancelling `run` cancels the job (of a shared one, only this share of it)."""
         job: Job[Any] = self.submit(lane, fn, *args, **options)
         try:
@@ -265,9 +274,7 @@ class LaneScope:
         if name is not None:
             self._kernel.registry.check_known(name)
         wanted = None if state is None else _state(state)
-        return questions.list_jobs(
-            self._kernel, now=self._engine.now(), prefix=self._prefix, lane=name, state=wanted
-        )
+        return questions.list_jobs(self._kernel, now=self._engine.now(), prefix=self._prefix, lane=name, state=wanted)
 
     def stats(self) -> Stats:
         """Everything at this moment: `running`, `waiting`, `lent` … and the same for each lane."""
@@ -361,9 +368,7 @@ class Lanes(LaneScope):
             creates_unknown=unknown == "create",
         )
         host = host or HostEnv()
-        engine = Engine(
-            Kernel(registry), clock=host.clock, ids=host.ids, random=host.random, dlq_max_size=dlq_max_size
-        )
+        engine = Engine(Kernel(registry), clock=host.clock, ids=host.ids, random=host.random, dlq_max_size=dlq_max_size)
         super().__init__(engine, "")
         self._alone = {name: (name,) for name in registry.configs}
         self._close_timeout_ms = close_timeout_ms
@@ -482,9 +487,7 @@ def _state(value: JobState | str) -> JobState:
 def _spec(**options: Any) -> JobSpec:
     """Check what a caller said about a job."""
     try:
-        if isinstance(options["priority"], bool):
-            raise ValueError(f"{options['priority']!r} is not a valid Priority")  # noqa: TRY301 - told below
-        options["priority"] = Priority(options["priority"])
+        options["priority"] = Priority(options["priority"]) if type(options["priority"]) is not bool else Priority(-1)
         if "effect" in options:
             options["effect"] = Effect(options["effect"])
     except ValueError as error:

@@ -121,7 +121,9 @@ def check_concurrency(value: object, *, setting: str = "concurrency") -> int:
 
 def _check_number(value: object, *, setting: str, least: float, most: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ConfigError(f"{setting} must be a number from {least} to {most}, not {value!r}", setting=setting, value=value)
+        raise ConfigError(
+            f"{setting} must be a number from {least} to {most}, not {value!r}", setting=setting, value=value
+        )
 
 
 def _check_flag(value: object, *, setting: str) -> None:

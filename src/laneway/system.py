@@ -46,16 +46,16 @@ class FixedClock(SystemClock):
 class SystemIds:
     """Ids that differ between processes and machines: a random prefix and a counter."""
 
-    __slots__ = ("_next", "_prefix")
+    __slots__ = ("_next", "_suffix")
 
     def __init__(self) -> None:
-        self._prefix = uuid.uuid4().hex[:10]
+        self._suffix = f"-{uuid.uuid4().hex[:10]}-"
         self._next = 0
 
     def new_id(self, kind: str) -> str:
         """A new id, such as `job-5f0c9a41bd-17`."""
-        self._next += 1
-        return f"{kind}-{self._prefix}-{self._next}"
+        self._next = number = self._next + 1
+        return f"{kind}{self._suffix}{number}"
 
 
 class SequentialIdGenerator:
@@ -74,7 +74,7 @@ class SequentialIdGenerator:
 
 
 def _system_random() -> Random:
-    return random.Random()  # noqa: S311 - jitter, not a secret
+    return random.Random()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ def draw_everything(choices: Choices) -> Setup:
     groups = {}
     if chance(choices, 2):
         cap = choices.number(1, 3)
-        reserve = {"a": choices.number(0, cap)} if chance(choices, 2) else {}
+        reserve = {"a": choices.number(0, cap - 1)} if chance(choices, 2) else {}  # all of it would shut the others out
         groups["g"] = Group(cap, ["a", "b"], reserve)
     if "c" in lanes and chance(choices, 3):
         groups["h"] = Group(choices.number(1, 2), ["c", "session:*"])
@@ -184,6 +184,11 @@ class Node:
     units: frozenset[str] = frozenset()  # what it holds or has lent since it began
     waits: set[int] = field(default_factory=set)
     inner: list[Node] = field(default_factory=list)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it was a slot inside a job from the start."""
+        return self.is_slot and self.up is not None
 
 
 @dataclass(eq=False)
@@ -439,7 +444,8 @@ class World:
         return found
 
     def begun(self) -> list[Node]:
-        return [node for node in self.nodes.values() if node.state in BEGUN]
+        """Those whose code can submit and wait. A thread cannot be lent, so sync functions do not wait here."""
+        return [node for node in self.nodes.values() if node.state in BEGUN and not node.threaded]
 
     def can_finish(self, node: Node) -> bool:
         """Whether its code can come to its end: it waits for nothing and has no slot open."""
@@ -464,6 +470,6 @@ def snapshot(kernel: Kernel) -> tuple[Any, ...]:
         kernel.waiting,
         kernel.scheduled,
         kernel.lent,
-        {name: (lane.held, lane.waiting, lane.scheduled, lane.counters.submitted) for name, lane in lanes.items()},
+        {name: (lane.held, lane.waiting, lane.scheduled) for name, lane in lanes.items() if lane.users},
         {job_id: (entry.state, entry.wanted, entry.waits) for job_id, entry in kernel.jobs.items()},
     )

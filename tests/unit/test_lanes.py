@@ -121,7 +121,7 @@ async def test_without_ageing_a_lane_waits_until_the_better_ones_are_empty() -> 
         lanes.submit("high", diary.hold, "busy")
         lanes.submit("low", diary.work, "low", 200)
         for number in range(5):
-            lanes.submit("high", diary.work, f"high{number}", 1_000_000)
+            lanes.submit("high", diary.work, f"high{number}", 1_000)
         assert (await drained_order(lanes, diary))[-1] == "low"
 
 
@@ -502,12 +502,12 @@ async def test_a_deadline_lifts_a_job_above_its_level() -> None:
     diary = Diary()
     async with new_lanes({"one": LaneConfig(boost=Boost.standard(), ageing_ms=None)}) as lanes:
         lanes.submit("one", diary.hold, "busy")
-        lanes.submit("one", diary.work, "background due", priority=Priority.BACKGROUND, deadline_ms=1_000)
         lanes.submit("one", diary.work, "user")
+        due = lanes.submit("one", diary.work, "background due", priority=Priority.BACKGROUND, deadline_ms=1_000)
         await passing(740)
-        assert lanes.explain("job-2").position == 2
+        assert due.explain().position == 2
         await passing(20)
-        assert lanes.explain("job-2").position == 1
+        assert due.explain().position == 1
         assert await drained_order(lanes, diary) == ["background due", "user"]
 
 

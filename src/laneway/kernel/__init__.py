@@ -16,6 +16,7 @@ How the files hang together, from the inside out:
 - `lending`     jobs that wait for jobs
 - `registry`    which lanes there are
 - `admission`   how a job that waits comes to run
+- `endings`     how attempts and jobs end
 - `scheduler`   the handlers
 - `explain`     why a job is where it is, and what is going on
 """

@@ -112,12 +112,13 @@ class Admission:
             lane.kin[entry] = None
         if lane.waiting >= lane.watch_high:
             self._watch(lane)
-        timeout = entry.spec.wait_timeout_ms
-        if timeout is None:
-            timeout = entry.lanes[-1].config.wait_timeout_ms
+        self._watch_wait(entry)
+        return lane
+
+    def _watch_wait(self, entry: Entry) -> None:
+        timeout = entry.spec.wait_timeout_ms or entry.lanes[-1].config.wait_timeout_ms
         if timeout is not None:
             self.timers.set(entry.since + timeout, Alarm.WAIT, entry)
-        return lane
 
     def _unqueue(self, entry: Entry, lane: Lane, *, started: bool) -> None:
         """A job does not wait in this lane any longer."""
@@ -231,6 +232,11 @@ class Admission:
         pool.park(lane, now)
         if pool.has_room(lane):
             self._marked_pools[pool] = None
+        elif pool is self.threads:
+            # Waiting alone may bring a job to the head that needs no thread.
+            change = lane.queue.next_change()
+            if change is not None:
+                self._set_lane_alarm(lane, change)
 
     def _serve(self, pool: Pool, now: int) -> None:
         """A shared cap may have room: start from the lanes parked there, best first."""
@@ -285,7 +291,7 @@ class Admission:
         entry.started_at = now
         self.waiting -= 1
         self.running += 1
-        waited = now - entry.since
+        waited = now - entry.submitted_at
         if waited < FINE:
             lane.wait_counts[waited] += 1
         else:
@@ -373,11 +379,13 @@ class Admission:
     def _blocking_lane(self, entry: Entry, now: int) -> Lane | None:
         """An earlier lane of a job whose token or group is not to be had now."""
         last = entry.lanes[-1]
+        around = self._around(entry) if entry.inside else ()
         for lane in entry.lanes[:-1]:
             if lane.limit_wait_ms(now):
                 return lane
-            if any(pool not in last.pools and not pool.has_room(lane) for pool in lane.pools):
-                return lane
+            for pool in lane.pools:
+                if pool not in last.pools and pool not in around and not pool.has_room(lane):
+                    return lane
         return None
 
     def _set_aside(self, entry: Entry, lane: Lane, blocking: Lane, now: int) -> None:
@@ -387,24 +395,29 @@ class Admission:
         blocking.aside.append(entry)
         self._want_for_aside(blocking, now)
 
-    def _want_for_aside(self, lane: Lane, now: int) -> None:
+    def _want_for_aside(self, lane: Lane, now: int) -> bool:
+        """See to it that this lane is looked at when the first job set aside for it can go on. False: it can."""
         wait = lane.limit_wait_ms(now)
         if wait:
             self._set_lane_alarm(lane, now + wait)
-            return
+            return True
+        first = lane.aside[0]
+        around = self._around(first) if first.inside else ()
         for pool in lane.pools:
-            if not pool.has_room(lane):
+            if pool not in around and not pool.has_room(lane):
                 self._park(lane, pool, now)
-                return
+                return True
+        return False
 
     def _recall(self, lane: Lane, now: int) -> None:
-        """Let jobs that were set aside for this lane's token or group stand in their last lane again."""
-        if lane.limit_wait_ms(now) or not all(pool.has_room(lane) for pool in lane.pools):
-            self._want_for_aside(lane, now)
+        """Let the first job that was set aside for this lane's token or group stand in its last lane again."""
+        if self._want_for_aside(lane, now):
             return
         entry = lane.aside.popleft()
         entry.aside = None
+        entry.phase += 1
         entry.lanes[-1].queue.push(entry, now)
+        self._watch_wait(entry)
         self.mark(entry.lanes[-1])
         if lane.aside:
             self.mark(lane)

@@ -155,9 +155,7 @@ def _shared(kernel: Kernel, entry: Entry, lane: Lane, *, now: int, wall_ms: int,
     wait = lane.limit_wait_ms(now)
     if wait:
         text = f"waits for the rate limit of lane {lane.name!r}, next token in {duration(wait)}"
-        return _answer(
-            entry, WaitReason.RATE, text, position=position, estimate_ms=wait, until_ms=wall_ms + wait
-        )
+        return _answer(entry, WaitReason.RATE, text, position=position, estimate_ms=wait, until_ms=wall_ms + wait)
     pools = (*lane.pools, kernel.threads) if entry.threaded else lane.pools
     for pool in pools:
         if not pool.has_room(lane):

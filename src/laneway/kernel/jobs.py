@@ -7,7 +7,7 @@ says so. The diagram in the docs is drawn from the same table.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from laneway.errors import InvalidTransitionError
 from laneway.kernel.protocol import JobSpec, Stop
@@ -65,8 +65,8 @@ class Entry:
     """One live job (or slot) with everything the kernel knows about it; only the kernel writes it.
 
     The engine's handles extend it: two objects for each job would make the garbage collector cost more than all
-    decisions about the job. What nearly every job needs has a slot. The rest has a default here and costs memory only in jobs that use it:
-    `__dict__` comes into being with the first of them that is set.
+    decisions about the job. What nearly every job needs has a slot. The rest has a default here and costs memory
+    only in jobs that use it: `__dict__` comes into being with the first of them that is set.
     """
 
     __slots__ = (
@@ -79,7 +79,6 @@ class Entry:
         "queued_at",
         "rank",
         "simple",
-        "since",
         "spec",
         "spot",
         "started_at",
@@ -92,6 +91,7 @@ class Entry:
     places: list[int] | None = None  # one place per lane, for jobs with several
     aside: Lane | None = None  # the lane whose token or group it waits for while out of its queue
     threaded: bool = False
+    due_at: int | None = None  # when its delay or its last retry was due
     failures: int = 0  # attempts that failed
     deferrals: int = 0  # RetryLater so far
     aged: int = 0  # levels gained by waiting
@@ -111,6 +111,7 @@ class Entry:
     stop: Stop | None = None  # it is being ended from outside
     reason: str = ""
     actor: str = "scheduler"
+    started_at: int  # set at each start, not read before
 
     def admit(self, job_id: JobId, lanes: tuple[Lane, ...], spec: JobSpec, place: int, now: int) -> None:
         """Begin to be a job: it waits, from now on, at this place."""
@@ -126,9 +127,12 @@ class Entry:
         self.spot: Fifo | None = None  # the queue it stands in
         self.units: tuple[Resource, ...] = ()  # what it holds (or has lent)
         self.submitted_at = now
-        self.since = now  # when it began to wait for this attempt
         self.queued_at = now  # when it came to the lane it waits for now
-        self.started_at = now
+
+    @property
+    def since(self) -> int:
+        """When it began to wait for this attempt."""
+        return self.submitted_at if self.due_at is None else self.due_at
 
     @property
     def lane(self) -> Lane:

@@ -29,11 +29,12 @@ NEVER = 1 << 62
 class Resource:
     """Something with a cap: `held` units are out, and `takers` wait to have back what they lent."""
 
-    __slots__ = ("cap", "held", "name", "takers")
+    __slots__ = ("cap", "held", "name", "rank", "takers")
 
-    def __init__(self, name: str, cap: int) -> None:
+    def __init__(self, name: str, cap: int, rank: int = -1) -> None:
         self.name = name
         self.cap = cap
+        self.rank = rank  # lanes are asked first, then the caps they share in the order of their ranks
         self.held = 0
         self.takers: dict[Return, None] = {}  # ordered: first come, first served
 
@@ -47,7 +48,6 @@ class Resource:
                 return True
             free -= 1
         return False
-
 
     def kept(self, most: int) -> int:
         """How many units (at most `most`) are kept for takers.
@@ -226,9 +226,7 @@ class Lane(Resource):
         self.pools = pools
         self.units = (self, *pools)
         # Threads come after the group and before the cap over everything, as they are asked in this order.
-        self.threaded_units = tuple(
-            sorted((*self.units, threads), key=lambda unit: unit.rank if isinstance(unit, Pool) else -1),
-        )
+        self.threaded_units = tuple(sorted((*self.units, threads), key=lambda unit: unit.rank))
         if pools:
             self.queue.keep_arrivals()
         self.set_care()
@@ -239,7 +237,11 @@ class Lane(Resource):
         limited = self.bucket is not None or self.closed_until is not None
         self.needs_care = bool(self.pools) or limited or self.stack is not None
         self.plain = not self.needs_care and not (
-            config.fair_by or config.timeout_ms or config.wait_timeout_ms or config.boost or config.queued_max is not None
+            config.fair_by
+            or config.timeout_ms
+            or config.wait_timeout_ms
+            or config.boost
+            or config.queued_max is not None
         )
 
     def candidate(self, now: int) -> Entry | None:
@@ -352,13 +354,11 @@ class Pool(Resource):
         "_tickets",
         "lanes",
         "parked",
-        "rank",
         "reserve",
     )
 
     def __init__(self, name: str, cap: int, *, rank: int, reserve: Mapping[str, int] | None = None) -> None:
-        super().__init__(name, cap)
-        self.rank = rank
+        super().__init__(name, cap, rank)
         self.reserve = dict(reserve or {})
         self.lanes: dict[str, Lane] = {}  # those with a reservation, once they exist
         self.parked: dict[Lane, None] = {}

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from laneway.errors import LaneCycleError
 from laneway.events import JobLent, JobTookBack
-from laneway.kernel.jobs import Entry, Trigger, move
+from laneway.kernel.jobs import Entry
 from laneway.kernel.lanes import Lane, Pool, Resource, descends, parent_of
 from laneway.kernel.protocol import ResumeWait
 from laneway.records import JobState
@@ -309,9 +309,7 @@ def lendable(entry: Entry, threads: Pool) -> list[Resource]:
 
 def owned_exclusive(entry: Entry) -> list[Lane]:
     """The exclusive lanes that a node owns, lent or not."""
-    return [
-        unit for unit in entry.units if isinstance(unit, Lane) and unit.stack is not None and entry in unit.stack
-    ]
+    return [unit for unit in entry.units if isinstance(unit, Lane) and unit.stack is not None and entry in unit.stack]
 
 
 def heirs(nodes: list[Entry]) -> list[Entry]:

@@ -179,6 +179,10 @@ class Fair:
         for line in self._lines.values():
             line.compact()
 
+    def lines(self) -> list[Fifo]:
+        """The lines of all tenants."""
+        return list(self._lines.values())
+
     def time_of(self, entry: Entry) -> float:
         """The share used so far by the one whose job this is."""
         return self._shares.time_of(share_key(entry, self._fair_by))
@@ -243,7 +247,7 @@ class Waiting:
         self._buckets: list[Bucket | None] = [None] * RANKS
         self._user = self._buckets[USER] = Bucket(self._line(), self._line())
         self._line_of_users = self._user.native if isinstance(self._user.native, Fifo) else Fifo()
-        self._mixed = fair_by is not None  # something here came out of order, or not at level USER by birth
+        self._mixed = False  # something here did not come by `push_plain`
         self._mask = 0  # which buckets have live jobs
         self._user_was_aged = False
         # Three queues of (phase, job) in the order in which they become due: BACKGROUND to SCHEDULED,
@@ -289,7 +293,7 @@ class Waiting:
         self.count += 1
 
     def pop_plain(self) -> Entry | None:
-        """Take the head if all that waits came in order and at level USER; None: ask `head`."""
+        """Take the head if all that waits came by `push_plain`; None: ask `head`."""
         if self._mask != USER_BIT or self._mixed:
             return None
         line = self._line_of_users
@@ -316,7 +320,7 @@ class Waiting:
             self._mask ^= 1 << entry.rank
         self.count -= 1
         if self.count == 0:
-            self._mixed = self._shares is not None
+            self._mixed = False
         if self._shares is not None:
             who = share_key(entry, self._fair_by or "")
             if started:
@@ -338,14 +342,12 @@ class Waiting:
         if bucket is None:
             bucket = self._buckets[rank] = Bucket(self._line(), self._line())
         entry.rank = rank
+        self._mixed = True
         if entry.wanted:
-            self._mixed = True
             bucket.wanted.push(entry)
         elif entry.aged:
-            self._mixed = True
             bucket.aged.push(entry)
         else:
-            self._mixed = self._mixed or entry.place <= self._line_of_users.last
             bucket.native.push(entry)
         bucket.live += 1
         self._mask |= 1 << rank
@@ -411,7 +413,7 @@ class Waiting:
 
     def next_change(self) -> int | None:
         """When waiting alone would change the order here."""
-        if self.simple or self._ageing_ms is None and not self._boosts:
+        if self.simple or (self._ageing_ms is None and not self._boosts):
             return None
         dues = [due for climb in (0, 1, 2) if (due := self._climb_due(climb)) is not None]
         if self._boosts:
@@ -477,14 +479,9 @@ class Waiting:
 
 
 def _of(line: Line) -> Iterator[Entry]:
-    match line:
-        case Fifo():
-            for entry in line.tail:
-                if entry.spot is line:
-                    yield entry
-            for _, _, entry in line.early:
-                if entry.spot is line:
-                    yield entry
-        case Fair():
-            for inner in line._lines.values():  # noqa: SLF001 - same module
-                yield from _of(inner)
+    if isinstance(line, Fair):
+        for inner in line.lines():
+            yield from _of(inner)
+    elif isinstance(line, Fifo):
+        yield from (entry for entry in line.tail if entry.spot is line)
+        yield from (entry for _, _, entry in line.early if entry.spot is line)

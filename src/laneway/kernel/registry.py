@@ -169,4 +169,3 @@ def check_name(name: object) -> None:
         )
     if any(not part for part in name.split("/")):
         raise ConfigError(f"lane name {name!r} has an empty part between slashes", setting="lane", value=name)
-

@@ -12,13 +12,16 @@ from laneway.records import DeadLetter, JobId
 if TYPE_CHECKING:
     from laneway.runtime.handles import Job
 
+    Letters = list[DeadLetter]
+    Jobs = list[Job[Any]]
+
 __all__ = ("DeadLetters",)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     letter: DeadLetter
-    again: Callable[[DeadLetter], Job]
+    again: Callable[[DeadLetter], Job[Any]]
 
 
 class DeadLetters:
@@ -32,7 +35,7 @@ class DeadLetters:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def list(self, lane: str | None = None) -> list[DeadLetter]:
+    def list(self, lane: str | None = None) -> Letters:
         """All of them, oldest first, or those of one lane."""
         return [kept.letter for kept in self._kept.values() if lane is None or lane in kept.letter.lanes]
 
@@ -57,7 +60,7 @@ class DeadLetters:
         self._kept[letter.id] = replace(kept, letter=letter)
         return letter
 
-    def retry(self, *job_ids: str) -> list[Job]:
+    def retry(self, *job_ids: str) -> Jobs:
         """Submit these again as new jobs (all of them without ids); they leave the dead letters."""
         letters = [self._find(job_id) for job_id in dict.fromkeys(job_ids)] if job_ids else [*self._kept.values()]
         jobs = []
@@ -73,7 +76,7 @@ class DeadLetters:
             del self._kept[letter.id]
         return len(letters)
 
-    def keep(self, letter: DeadLetter, again: Callable[[DeadLetter], Job]) -> None:
+    def keep(self, letter: DeadLetter, again: Callable[[DeadLetter], Job[Any]]) -> None:
         """Keep one more; the oldest goes if there are too many."""
         self._kept[letter.id] = _Kept(letter, again)
         while len(self._kept) > self._max_size:

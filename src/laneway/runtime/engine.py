@@ -48,7 +48,7 @@ from laneway.records import DeadLetter, DrainReport, Explanation, JobId, JobStat
 from laneway.runtime.dead_letters import DeadLetters
 from laneway.runtime.endings import error_of, stop_error
 from laneway.runtime.executor import name_of, needs_thread, run_attempt, same_function
-from laneway.runtime.handles import CURRENT, Failure, Job, JoinedJob, Node, Share, SlotEntry
+from laneway.runtime.handles import CURRENT, Failure, Job, JoinedJob, Node, SlotEntry
 from laneway.runtime.signals import AbortSignal
 from laneway.runtime.subscriptions import Subscription
 
@@ -71,7 +71,7 @@ class Engine:
         self._random = random
         self.dead_letters = DeadLetters(dlq_max_size)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._new_task: Callable[..., asyncio.Task[None]] = asyncio.Task
+        self._plain_tasks = False
         self._thread = 0
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
@@ -98,11 +98,8 @@ class Engine:
             raise UsageError("these lanes are open already", hint="open them once, and pass them around")
         self._loop = loop = asyncio.get_running_loop()
         # asyncio's own loops make a plain Task; doing it here saves a part of what a short job costs.
-        plain = getattr(type(loop), "create_task", None) is asyncio.BaseEventLoop.create_task
-        if plain and loop.get_task_factory() is None:
-            self._new_task = functools.partial(asyncio.Task, loop=loop)
-        else:
-            self._new_task = loop.create_task
+        own = getattr(type(loop), "create_task", None) is asyncio.BaseEventLoop.create_task
+        self._plain_tasks = own and loop.get_task_factory() is None
         self._thread = threading.get_ident()
         self._seen = self._counts()
 
@@ -149,16 +146,13 @@ class Engine:
         job: Job[Any] = Job(self, fn, args, copy_context(), names)
         current = CURRENT.get()
         up = self.live_node(current) if current is not None else None
-        effects = self.kernel.submit(
-            self._new_id("job"), names, spec, job, self._monotonic_ms(), up, needs_thread(fn)
-        )
-        if spec.key is not None:
-            job._share = Share(job)
+        effects = self.kernel.submit(self._new_id("job"), names, spec, job, self._monotonic_ms(), up, needs_thread(fn))
+        handle = job if spec.key is None else self._share(job)
         if signal is not None:
-            self._listen(job, signal)
+            self._listen(handle, signal)
         if effects or self._callbacks or self.kernel.timers.heap:
             self._carry_out(effects)
-        return job
+        return handle
 
     def _join(self, spec: JobSpec, fn: Callable[..., Any]) -> Job[Any] | None:
         job_id = self.kernel.keys.get((spec.tenant, spec.key or ""))
@@ -167,10 +161,15 @@ class Engine:
         primary = cast("Job[Any]", self.kernel.jobs[job_id])
         if not same_function(primary._fn, fn):
             raise DuplicateJobError(key=spec.key or "", job_id=job_id)
-        assert primary._share is not None
-        handle = JoinedJob(primary)
-        handle._share = primary._share
-        primary._share.handles[id(handle)] = handle
+        return self._share(primary)
+
+    @staticmethod
+    def _share(job: Job[Any]) -> Job[Any]:
+        """A handle of its own for each caller of a job with a key; the job itself is nobody's alone."""
+        if job._handles is None:
+            job._handles = {}
+        handle = JoinedJob(job)
+        job._handles[id(handle)] = handle
         return handle
 
     def _listen(self, job: Job[Any], signal: AbortSignal | None) -> None:
@@ -192,12 +191,11 @@ class Engine:
         if job._done or self._closed:
             return False
         self.check_caller("cancel")
-        share = job._share
-        if share is None or id(job) not in share.handles or len(share.handles) == 1:
+        handles = job._primary._handles if isinstance(job, JoinedJob) else None
+        if not isinstance(job, JoinedJob) or handles is None or len(handles) <= 1:
             return self.stop(job.id, reason, stop)
-        del share.handles[id(job)]
-        if isinstance(job, JoinedJob):
-            job._detached = True
+        del handles[id(job)]
+        job._detached = True
         self._settle_handle(job, Failure(job.id, stop_error(job.id, job._names[-1], stop, reason), quiet=True))
         return True
 
@@ -254,11 +252,12 @@ class Engine:
                 try:
                     await future
                 except asyncio.CancelledError as error:
+                    cancelled = cancelled or error
+                    if not future.cancelled():
+                        break  # the wait was over already when the cancel came
                     # It is over when the kernel says so: heirs of an exclusive lane have to end first.
                     self._waits[wait_id] = future = self.loop.create_future()
-                    if cancelled is None:
-                        cancelled = error
-                        self._carry_out(self.kernel.cancel_wait(wait_id, now=self.now()))
+                    self._carry_out(self.kernel.cancel_wait(wait_id, now=self.now()))
         finally:
             del self._waits[wait_id]
         if cancelled is not None:
@@ -351,17 +350,20 @@ class Engine:
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            kind = type(effect)  # the two kinds that nearly all effects are of come first, by identity
-            if kind is StartJob:
-                job = effect[0]
+            if type(effect) is StartJob:  # nearly all effects are of these two kinds, so they come first
+                job = effect.entry
                 if type(job) is Job:
                     job._begun = False
-                    coroutine = run_attempt(self, job, effect[2])
-                    job._task = self._new_task(coroutine, name=job.id, context=job._context.copy())
+                    coroutine = run_attempt(self, job, effect.attempt)
+                    context = job._context.copy()  # each attempt starts with what the submitter had
+                    if self._plain_tasks:
+                        job._task = asyncio.Task(coroutine, loop=self._loop, name=job.id, context=context)
+                    else:
+                        job._task = self.loop.create_task(coroutine, name=job.id, context=context)
                 else:
                     job.granted.set_result(None)
-            elif kind is CompleteJob:
-                job = effect[0]
+            elif type(effect) is CompleteJob:
+                job = effect.entry
                 if type(job) is Job:
                     self._complete(job)
             else:
@@ -433,8 +435,8 @@ class Engine:
                     waiter.set_result(None)
 
     def _settle(self, job: Job[Any], value: Any) -> None:
-        share = job._share
-        for handle in [job] if share is None else list(share.handles.values()):
+        self._settle_handle(job, value)
+        for handle in list((job._handles or {}).values()):
             self._settle_handle(handle, value)
 
     def _settle_handle(self, handle: Job[Any], value: Any) -> None:
@@ -525,7 +527,7 @@ class Engine:
                 for callback in list(self._callbacks):
                     try:
                         callback(snapshot)
-                    except Exception:
+                    except Exception:  # noqa: BLE001 - a callback stops nothing
                         _log.exception("an on_change callback raised")
         finally:
             self._notifying = False

@@ -29,7 +29,7 @@ def needs_thread(fn: Callable[..., Any]) -> bool:
     fn = unwrapped(fn)
     if inspect.isclass(fn):
         return True
-    return not (inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)))
+    return not (inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__))
 
 
 def unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from laneway.kernel.protocol import JobSpec
     from laneway.runtime.engine import Engine
 
-__all__ = ("CURRENT", "Failure", "Job", "JoinedJob", "Node", "Share", "Slot", "SlotEntry")
+__all__ = ("CURRENT", "Failure", "Job", "JoinedJob", "Node", "Slot", "SlotEntry")
 
 T = TypeVar("T")
 
@@ -28,6 +28,9 @@ Node = tuple["Engine", JobId, int, "Node | None"]
 
 CURRENT: ContextVar[Node | None] = ContextVar("laneway_current", default=None)
 """Which job (or slot) the code that asks runs in."""
+
+# Handles of one job know each other.
+# ruff: noqa: SLF001
 
 _log = logging.getLogger("laneway")
 
@@ -59,8 +62,13 @@ class Job(Entry, Generic[T]):
 
     __slots__ = ("_args", "_begun", "_context", "_done", "_engine", "_fn", "_names", "_task", "_value", "_waiters")
 
+    # Set when an attempt starts and ends, and not read before.
+    _begun: bool  # the code of its newest attempt has begun
+    _task: asyncio.Task[None] | None
+    _value: Any  # what it returned, or a Failure
+
     # Only some jobs have these; `__dict__` comes into being with the first of them that is set.
-    _share: Share | None = None  # when it has a key
+    _handles: dict[int, JoinedJob[T]] | None = None  # when it has a key: those that still want it
     _in_thread: bool = False  # a thread runs its function now
     _ending: bool = False  # its newest attempt was asked to end
     _error: BaseException | None = None  # of its newest attempt
@@ -74,9 +82,6 @@ class Job(Entry, Generic[T]):
         self._context = context
         self._names = names  # of its lanes
         self._done = False
-        self._value: Any = None  # what it returned, or a Failure
-        self._begun = False  # the code of its newest attempt has begun
-        self._task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
 
     def done(self) -> bool:
@@ -123,7 +128,7 @@ class Job(Entry, Generic[T]):
 
 
 class JoinedJob(Job[T]):
-    """A further handle of a live job that has the same key: its own to cancel, the job is shared."""
+    """A handle of a job with a key: its own to await and to cancel, while the job may be shared."""
 
     __slots__ = ("_detached", "_primary")
 
@@ -143,15 +148,6 @@ class JoinedJob(Job[T]):
     def attempt(self) -> int:  # type: ignore[override]
         """How often the shared job was started."""
         return self._primary.attempt
-
-
-class Share:
-    """The handles of one job that was submitted more than once with the same key, those that still want it."""
-
-    __slots__ = ("handles",)
-
-    def __init__(self, primary: Job[Any]) -> None:
-        self.handles: dict[int, Job[Any]] = {id(primary): primary}
 
 
 class SlotEntry(Entry):

@@ -18,7 +18,9 @@ def aged_levels(job: ShadowJob, lane: str, config: LaneConfig, now: int) -> int:
     """Levels gained by waiting: one for every `ageing_ms`, never above USER."""
     if config.ageing_ms is None:
         return 0
-    return min(int(Priority.USER) - int(job.spec.priority), (now - job.arrived[job.lanes.index(lane)]) // config.ageing_ms)
+    return min(
+        int(Priority.USER) - int(job.spec.priority), (now - job.arrived[job.lanes.index(lane)]) // config.ageing_ms
+    )
 
 
 def boost_levels(job: ShadowJob, config: LaneConfig, now: int) -> int:
@@ -29,7 +31,9 @@ def boost_levels(job: ShadowJob, config: LaneConfig, now: int) -> int:
     if deadline is None:
         return 0
     left = job.submitted_at + deadline - now
-    return max((step.levels for step in config.boost.steps if left * 100 <= deadline * step.remaining_percent), default=0)
+    return max(
+        (step.levels for step in config.boost.steps if left * 100 <= deadline * step.remaining_percent), default=0
+    )
 
 
 def level_of(job: ShadowJob, lane: str, config: LaneConfig, now: int) -> int:
@@ -53,7 +57,7 @@ def is_comparable(one: ShadowJob, other: ShadowJob, lane: str, config: LaneConfi
     return bool(aged_levels(one, lane, config, now)) == bool(aged_levels(other, lane, config, now))
 
 
-def goes_first(one: ShadowJob, other: ShadowJob, lane: str, config: LaneConfig, now: int) -> bool:  # noqa: PLR0913
+def goes_first(one: ShadowJob, other: ShadowJob, lane: str, config: LaneConfig, now: int) -> bool:
     """Whether the first of two jobs, neither of them awaited by a lent job, certainly goes before the second."""
     mine, yours = level_of(one, lane, config, now), level_of(other, lane, config, now)
     if mine != yours:

@@ -109,7 +109,9 @@ class Tokens:
     def level(self, now: int) -> Fraction:
         """How many tokens there are."""
         limit = self._limit
-        self._level = min(Fraction(limit.count), self._level + Fraction((now - self._at) * limit.count, limit.window_ms))
+        self._level = min(
+            Fraction(limit.count), self._level + Fraction((now - self._at) * limit.count, limit.window_ms)
+        )
         self._at = now
         return self._level
 

@@ -108,7 +108,9 @@ class World:
         """The world in one line."""
         widths = " ".join(f"{name}:{config.concurrency}" for name, config in self.lanes.items())
         groups = " ".join(f"{name}:{group.cap}" for name, group in self.groups.items())
-        return f"lanes {widths}; groups {groups or '-'}; max_concurrent {self.max_concurrent}; {len(self.chances)} perils"
+        return (
+            f"lanes {widths}; groups {groups or '-'}; max_concurrent {self.max_concurrent}; {len(self.chances)} perils"
+        )
 
 
 def draw_world(seed: int, *, actions: int = 150) -> World:

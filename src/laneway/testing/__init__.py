@@ -59,5 +59,5 @@ def fake_host(*, seed: int = 0, clock: FakeClock | LoopClock | None = None) -> H
     return HostEnv(
         clock=clock or LoopClock(),
         ids=SequentialIdGenerator(),
-        random=random.Random(seed),  # noqa: S311 - for tests
+        random=random.Random(seed),
     )
