@@ -34,7 +34,7 @@ format: $(VENV)/.stamp-dev ## Format the code and fix what can be fixed safely
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.stamp-dev ## Measure speed, also against others
-	@$(BIN)/laneway bench $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
 
 sim: $(VENV)/.stamp-run ## Run the simulator (ARGS="--seed 123")
 	@$(BIN)/laneway sim $(ARGS)

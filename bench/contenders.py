@@ -38,7 +38,7 @@ class Floor:
         while self._free and self._heap and not self.paused:
             _, _, fn, future = heappop(self._heap)
             self._free -= 1
-            self._loop.create_task(self._run(fn, future))  # noqa: RUF006 - the least: nobody keeps it
+            self._loop.create_task(self._run(fn, future))
 
     async def _run(self, fn: Call, future: asyncio.Future[int]) -> None:
         try:

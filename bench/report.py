@@ -10,50 +10,49 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.workloads import Numbers
 from bench.rounds import Outcome, Result
+from bench.workloads import Numbers
 
 VERDICTS = {True: Text("PASS", "bold green"), False: Text("FAIL", "bold red"), None: Text("")}
 
 
 def ratios_table(results: Sequence[Result]) -> Table:
-    """Every ratio with its gate and verdict."""
-    table = Table(title="Ratios (best of the rounds; in brackets what single rounds said)", title_justify="left")
-    table.add_column("workload", style="dim", no_wrap=True)
-    table.add_column("ratio", no_wrap=True)
-    table.add_column("value", justify="right", style="bold", no_wrap=True)
-    table.add_column("rounds", justify="right", style="dim", no_wrap=True)
-    table.add_column("gate", justify="right", no_wrap=True)
+    """Every ratio with its gate and verdict; fits 80 columns."""
+    table = _table("Ratios: of the best samples, and what single rounds said")
     table.add_column("", no_wrap=True)
+    table.add_column("value", justify="right", style="bold", no_wrap=True)
+    table.add_column("ratio", no_wrap=True)
+    table.add_column("gate", justify="right", no_wrap=True)
+    table.add_column("rounds", justify="right", style="dim", no_wrap=True)
+    table.add_column("workload", style="dim", no_wrap=True)
     for result in results:
         for outcome in result.outcomes:
-            spread = "" if result.rounds == 1 else f"[{number(outcome.lowest)} … {number(outcome.highest)}]"
-            table.add_row(
-                result.workload,
-                outcome.name,
-                number(outcome.value) + outcome.unit,
-                Text(spread),
-                _gate(outcome),
-                VERDICTS[outcome.passed],
-            )
+            spread = "" if result.rounds == 1 else f"{number(outcome.lowest)}–{number(outcome.highest)}"
+            value = number(outcome.value) + outcome.unit
+            table.add_row(VERDICTS[outcome.passed], value, outcome.name, _gate(outcome), spread, result.workload)
     return table
 
 
 def numbers_table(results: Sequence[Result]) -> Table:
     """The absolute numbers behind the ratios: of this machine, at this moment."""
-    table = Table(title="Numbers of this machine", title_justify="left")
+    table = _table("Numbers of this machine, the best of the rounds")
     table.add_column("workload", style="dim", no_wrap=True)
     table.add_column("case", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("best of the rounds", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for result in results:
         for case, best in result.best.items():
             table.add_row(result.workload, case, f"{result.sizes[case]:,}", _describe(best))
     return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=0)
 
 
 def _gate(outcome: Outcome) -> str:
@@ -76,8 +75,8 @@ def _describe(best: Numbers) -> str:
         match metric:
             case "seconds_per_job":
                 parts.append(f"{1 / value:,.0f} jobs/s ({value * 1e6:,.2f} µs each)")
-            case "cpu_per_job":
-                parts.append(f"{value * 1e6:,.2f} µs CPU")
+            case "wall_per_job":
+                pass
             case "seconds_per_cancel":
                 parts.append(f"{value * 1e6:,.2f} µs per cancel")
             case _:
@@ -86,17 +85,20 @@ def _describe(best: Numbers) -> str:
 
 
 def busy_note(results: Sequence[Result]) -> str:
-    """Says so when the machine did other things: then even the best sample waited for a core."""
+    """Says so when the machine did other things: the time that others had the cores is taken off, not its effects."""
     waits = [
-        best["seconds_per_job"] / best["cpu_per_job"]
+        best["wall_per_job"] / best["seconds_per_job"]
         for result in results
         for best in result.best.values()
-        if best.get("cpu_per_job")
+        if best.get("wall_per_job")
     ]
     worst = max(waits, default=1.0)
-    if worst < 1.15:
+    if worst < 1.1:
         return ""
-    return f"This machine was busy: the wall clock says up to {worst:.2f} × the CPU time. Trust ratios only."
+    return (
+        f"This machine was busy: samples stood in line for a core, for up to {worst - 1:.0%} of their own time. "
+        "That is taken off, its effect on the caches is not: trust ratios only."
+    )
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
@@ -164,8 +166,10 @@ def _plot_rates(axes: Any, rates: Sequence[tuple[str, float]]) -> None:
     axes.set_xscale("log")
     names = [name for name, _ in rates]
     values = [rate for _, rate in rates]
-    ours = ["#9aa5b1" if "floor" in name.split(": ")[1] or "semaphore" in name or "a3s: a3s" in name else "#2f6f9f"
-            for name in names]
+    ours = [
+        "#9aa5b1" if "floor" in name.split(": ")[1] or "semaphore" in name or "a3s: a3s" in name else "#2f6f9f"
+        for name in names
+    ]
     bars = axes.barh(range(len(names)), values, color=ours, height=0.65)
     axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4, fontsize=8)
     axes.set_yticks(range(len(names)), names, fontsize=8)
@@ -184,7 +188,9 @@ def _plot_gates(axes: Any, gates: Sequence[Outcome]) -> None:
         else:
             share = outcome.value / limit if outcome.gate == ">=" else limit / max(outcome.value, 1e-9)
         axes.barh(row, share, color="#3d8b5f" if outcome.passed else "#b5443c", height=0.65)
-        axes.text(share * 1.06, row, f"{number(outcome.value)}{outcome.unit} ({_gate(outcome)})", va="center", fontsize=8)
+        axes.text(
+            share * 1.06, row, f"{number(outcome.value)}{outcome.unit} ({_gate(outcome)})", va="center", fontsize=8
+        )
     axes.axvline(1, color="#333333", linewidth=1)
     axes.set_xscale("log")
     axes.margins(x=0.35)

@@ -20,7 +20,7 @@ WORST_COUNTS: Final = frozenset({"bytes_per_job", "resident_per_job", "wake_ups"
 TakeSample = Callable[[Case, int], Numbers]
 
 
-class SampleFailed(Exception):
+class SampleError(Exception):
     """A sample's process failed or took too long."""
 
 
@@ -66,9 +66,9 @@ def take_sample(case: Case, size: int) -> Numbers:
             command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=SAMPLE_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SampleFailed(f"{case.measure}({size}) did not end within {SAMPLE_SECONDS_MAX} s") from None
+        raise SampleError(f"{case.measure}({size}) did not end within {SAMPLE_SECONDS_MAX} s") from None
     if done.returncode:
-        raise SampleFailed(f"{case.measure}({size}) failed:\n{done.stderr.strip()}")
+        raise SampleError(f"{case.measure}({size}) failed:\n{done.stderr.strip()}")
     numbers: Numbers = json.loads(done.stdout)
     return numbers
 

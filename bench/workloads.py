@@ -74,12 +74,6 @@ FLOOR: Final = Workload(
             limit=0.5,
         ),
         Ratio(
-            name="of the floor, by CPU time",
-            says="the same by CPU time: what the wall clock says on a quiet machine",
-            over="floor.cpu_per_job",
-            under="lanes.cpu_per_job",
-        ),
-        Ratio(
             name="of a semaphore",
             says="speed of Lanes against asyncio.Semaphore(8) and a task per job",
             over="semaphore.seconds_per_job",
@@ -260,7 +254,7 @@ CANCEL: Final = Workload(
     ),
     ratios=(
         Ratio(
-            name="cost of a cancel at 100k, of 1k",
+            name="cost of a cancel: 100k, of 1k",
             says="500 cancels in random order (a quick run: 20k)",
             over="100k.seconds_per_cancel",
             under="1k.seconds_per_cancel",
@@ -293,6 +287,5 @@ IDLE: Final = Workload(
 )
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
-    workload.name: workload
-    for workload in (FLOOR, A3S, LEVELS, SESSIONS, DEPTH, LANES, MEMORY, PICKUP, CANCEL, IDLE)
+    workload.name: workload for workload in (FLOOR, A3S, LEVELS, SESSIONS, DEPTH, LANES, MEMORY, PICKUP, CANCEL, IDLE)
 }

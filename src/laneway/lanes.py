@@ -75,7 +75,6 @@ class LaneScope:
         self._engine = engine
         self._kernel = engine.kernel
         self._prefix = prefix
-        self._alone: dict[str, tuple[str, ...]] = {}  # a tuple for each configured lane, made once
 
     # ---- work ----
 
@@ -182,8 +181,8 @@ class LaneScope:
             )
         if signal is not None and not isinstance(signal, AbortSignal):
             raise InvalidJobError(f"signal must be an AbortSignal, not {signal!r}")
-        names = self._alone.get(lane) if type(lane) is str else None
-        return self._engine.submit(names or self._names(lane), fn, args, spec, signal)
+        names = (self._prefix + lane if self._prefix else lane) if type(lane) is str else self._names(lane)
+        return self._engine.submit(names, fn, args, spec, signal)
 
     @overload
     async def run(
@@ -370,7 +369,6 @@ class Lanes(LaneScope):
         host = host or HostEnv()
         engine = Engine(Kernel(registry), clock=host.clock, ids=host.ids, random=host.random, dlq_max_size=dlq_max_size)
         super().__init__(engine, "")
-        self._alone = {name: (name,) for name in registry.configs}
         self._close_timeout_ms = close_timeout_ms
         self._limiter = False
 

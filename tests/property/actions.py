@@ -47,9 +47,7 @@ class Actions:
     def finish_late(self, choices: Choices) -> None:
         """An abandoned attempt comes back, or an attempt that never was: nothing but its thread changes."""
         if self.world.zombies:
-            job_id, attempt = choices.pick(sorted(self.world.zombies))
-            self.world.zombies.discard((job_id, attempt))
-            self.world.do("finish", job_id, attempt)
+            self.world.return_thread(choices.pick(sorted(self.world.zombies)))
         elif nodes := list(self.world.nodes.values()):
             node = choices.pick(nodes)
             self.world.do("finish", node.id, node.attempt + 1 if node.state is JobState.RUNNING else node.attempt - 1)
@@ -66,7 +64,9 @@ class Actions:
         name = choices.pick([None, *self.world.kernel.registry.lanes])
         self.world.do("stop_waiting", name, "asked")
         for node in self.world.nodes.values():
-            assert node.state not in (JobState.QUEUED, JobState.SCHEDULED) or (name is not None and name not in node.lanes)
+            assert node.state not in (JobState.QUEUED, JobState.SCHEDULED) or (
+                name is not None and name not in node.lanes
+            )
 
     def submit_child(self, choices: Choices) -> None:
         """A job from inside a job, awaited or not."""

@@ -39,7 +39,8 @@ class Laws:
         started: set[str] = set()
         for job_id in self.world.started:
             node = self.world.nodes.get(job_id)
-            started |= node.units if node is not None else set()
+            if node is not None:
+                started |= node.units - set(node.lanes[: self.stages.get(job_id, 0)])
         for job_id, stage in stages(self.world).items():
             if stage > self.stages.get(job_id, 0):
                 started |= set(self.world.nodes[job_id].lanes[self.stages.get(job_id, 0) : stage])  # type: ignore[index]
@@ -69,7 +70,9 @@ class Laws:
                 for lane in lanes
                 if lane is not None and lane.name not in group.reserve and any(p.name == group_name for p in lane.pools)
             ]
-            running_now = {n for job in self.world.started if job in self.world.nodes for n in self.world.nodes[job].units}
+            running_now = {
+                n for job in self.world.started if job in self.world.nodes for n in self.world.nodes[job].units
+            }
             if any(lane.name in running_now for lane in borrowers):
                 unmet = sum(max(0, amount - held[name]) for name, amount in group.reserve.items())
                 assert group.cap - held[f"pool:{group_name}"] >= unmet, f"{group_name}: a reservation was borrowed"
@@ -77,9 +80,7 @@ class Laws:
 
 def stages(world: World) -> dict[str, int]:
     """How many lanes each waiting job has passed."""
-    return {
-        job_id: world.kernel.jobs[job_id].stage for job_id, n in world.nodes.items() if n.state is JobState.QUEUED
-    }
+    return {job_id: world.kernel.jobs[job_id].stage for job_id, n in world.nodes.items() if n.state is JobState.QUEUED}
 
 
 def resources(kernel: Kernel) -> dict[str, Resource]:
@@ -194,7 +195,7 @@ def nothing_startable(world: World) -> None:
     """No lane has a free slot and only jobs at its front that nothing keeps from starting."""
     kernel, now = world.kernel, world.now
     for name, lane in kernel.registry.lanes.items():
-        if lane.paused or lane.held + len(lane.takers) >= lane.cap:
+        if lane.paused or lane.held + len(lane.takers) >= lane.cap or lane.limit_wait_ms(now):
             continue
         here = [e for e in kernel.jobs.values() if e.state is JobState.QUEUED and e.lanes[e.stage] is lane]
         if lane.config.exclusive:
@@ -206,7 +207,7 @@ def nothing_startable(world: World) -> None:
         top = max(_level(entry, lane, now) for entry in here)
         front = [entry for entry in here if _level(entry, lane, now) == top]
         front = [entry for entry in front if entry.wanted] or front
-        stuck = [entry.id for entry in front if _could_start(kernel, world.nodes[entry.id], entry, now)]
+        stuck = [entry.id for entry in front if _could_start(kernel, world.nodes[entry.id], entry)]
         assert len(stuck) < len(front), f"lane {name}: {stuck} could start and nobody starts them"
 
 
@@ -245,12 +246,10 @@ def _has_room(pool: Pool, lane: Lane) -> bool:
     return free > sum(max(0, amount - held.get(name, 0)) for name, amount in pool.reserve.items() if name != lane.name)
 
 
-def _could_start(kernel: Kernel, node: Node, entry: Entry, now: int) -> bool:
+def _could_start(kernel: Kernel, node: Node, entry: Entry) -> bool:
     if entry.stage + 1 < len(entry.lanes):
         return True
     last = entry.lanes[-1]
-    if last.limit_wait_ms(now):
-        return False
     around = {name for one in _chain(node) for name in one.units}
     pools = {pool for lane in entry.lanes for pool in lane.pools if f"pool:{pool.name}" not in around}
     if entry.threaded:
@@ -285,14 +284,14 @@ def wind_down(world: World) -> None:
             world.finish(ready)
             continue
         due = world.kernel.next_due()
-        if due is None:
+        if due is not None:
+            world.pass_time(max(0, due - world.now))
+        elif world.zombies:
+            world.return_thread(min(world.zombies))
+        else:
             break
-        world.pass_time(max(0, due - world.now))
     left = {node.id: str(node.state) for node in world.nodes.values()}
     assert not left, f"deadlock: {left} stay for ever"
-    for job_id, attempt in sorted(world.zombies):
-        world.do("finish", job_id, attempt)
-        world.zombies.discard((job_id, attempt))
     for note in world.waits.values():
         raise AssertionError(f"the wait of {note.node.id} for {note.target.id} never returned")
     kernel = world.kernel

@@ -325,7 +325,9 @@ class Model:
             heads = {
                 name: head
                 for name in self.lanes
-                if (head := self._able_head(name)) is not None and head.is_last and self.lanes[name].limit_allows(self.now)
+                if (head := self._able_head(name)) is not None
+                and head.is_last
+                and self.lanes[name].limit_allows(self.now)
             }
             free = [(name, head) for name, head in heads.items() if not self._needs_pool(head)]
             if free:
@@ -380,7 +382,9 @@ class Model:
     def _advance_all(self) -> None:
         """Jobs with several lanes take those they can have; who arrives together is put in order by the kernel."""
         while True:
-            moving = [job for name in list(self.lanes) if (job := self._able_head(name)) is not None and not job.is_last]
+            moving = [
+                job for name in list(self.lanes) if (job := self._able_head(name)) is not None and not job.is_last
+            ]
             if not moving:
                 return
             if self.arrival_order is not None:

@@ -314,6 +314,11 @@ class World:
         """End a job from outside."""
         self.do("stop", node.id, stop, "asked")
 
+    def return_thread(self, zombie: tuple[JobId, int]) -> None:
+        """The function of an abandoned attempt returns at last."""
+        self.zombies.discard(zombie)
+        self.do("finish", *zombie)
+
     def pass_time(self, ms: int, *, tick: bool = True) -> None:
         """Let time pass, with one tick at the end or none."""
         self.now += ms

@@ -48,7 +48,7 @@ async def read(stream: Subscription) -> list[Event]:
     return [event async for event in stream]
 
 
-def kinds(events: list[Event]) -> list[type[Event]]:
+def kinds(events: list[Event]) -> list[Any]:
     return [type(event) for event in events]
 
 
@@ -194,12 +194,11 @@ async def test_a_reader_that_waits_is_woken_and_the_stream_ends_with_the_lanes()
         async for event in stream:
             events.append(event)  # noqa: PERF401 - what was read before an error counts too
 
-    async with asyncio.TaskGroup() as group:
-        async with new_lanes({"one": 1}) as lanes:
-            group.create_task(reader(lanes.subscribe("queue.command.completed")))
-            for _ in range(3):
-                await passing(10)
-                await lanes.run("one", value)
+    async with asyncio.TaskGroup() as group, new_lanes({"one": 1}) as lanes:
+        group.create_task(reader(lanes.subscribe("queue.command.completed")))
+        for _ in range(3):
+            await passing(10)
+            await lanes.run("one", value)
     assert kinds(events) == [JobCompleted] * 3
 
 
@@ -233,8 +232,18 @@ async def test_a_stream_left_early_gets_nothing_more() -> None:
 
 def test_every_event_type_is_in_the_table_under_its_name() -> None:
     assert all(EVENT_TYPES[name].type == name for name in EVENT_TYPES)
-    commands = "submitted started completed failed timeout retry cancelled abandoned dead_lettered".split()
-    lane_events = "pressure idle resized paused resumed".split()
+    commands = [
+        "submitted",
+        "started",
+        "completed",
+        "failed",
+        "timeout",
+        "retry",
+        "cancelled",
+        "abandoned",
+        "dead_lettered",
+    ]
+    lane_events = ["pressure", "idle", "resized", "paused", "resumed"]
     expected = {f"queue.command.{name}" for name in commands} | {f"queue.lane.{name}" for name in lane_events}
     assert expected | {"queue.shutdown.started", "queue.shutdown.complete", "queue_alert"} <= set(EVENT_TYPES)
 
@@ -304,7 +313,9 @@ async def test_alerts_come_at_fifty_and_a_hundred_unless_set_otherwise() -> None
             lanes.pause(lane)
             for _ in range(120):
                 lanes.submit(lane, never)
-        found = [(event.lane, event.level, event.waiting) for event in await read(stream) if isinstance(event, QueueAlerted)]
+        found = [
+            (event.lane, event.level, event.waiting) for event in await read(stream) if isinstance(event, QueueAlerted)
+        ]
         lanes.cancel_waiting()
     assert found == [("one", "warning", 50), ("one", "critical", 100)]
 

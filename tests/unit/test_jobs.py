@@ -98,7 +98,7 @@ async def test_submit_does_not_wait_and_a_job_can_be_awaited_many_times() -> Non
         job = lanes.submit("one", diary.work, "a")
         assert diary.began == []
         assert not job.done()
-        assert await asyncio.gather(job, job, job) == ["a", "a", "a"]
+        assert list(await asyncio.gather(job, job, job)) == ["a", "a", "a"]
         assert job.done()
         assert [await job, await job] == ["a", "a"]
     assert await job == "a"
@@ -322,7 +322,12 @@ async def test_wait_timeout_run_timeout_cancel_and_abort_are_four_errors() -> No
         jobs[2].cancel()
         signal.abort()
         outcomes = await asyncio.gather(*jobs, return_exceptions=True)
-        assert [type(one) for one in outcomes] == [WaitTimeoutError, JobTimeoutError, JobCancelledError, JobAbortedError]
+        assert [type(one) for one in outcomes] == [
+            WaitTimeoutError,
+            JobTimeoutError,
+            JobCancelledError,
+            JobAbortedError,
+        ]
         assert all(isinstance(one, JobFailedError) for one in outcomes)
         states = [JobState.TIMED_OUT, JobState.TIMED_OUT, JobState.CANCELLED, JobState.CANCELLED]
         assert [job.state for job in jobs] == states
@@ -444,7 +449,7 @@ async def test_the_same_key_joins_the_live_job_with_handles_of_their_own() -> No
         second = lanes.submit("one", diary.work, "arguments are not compared", key="k")
         assert first is not second
         assert first.id == second.id
-        assert await asyncio.gather(first, second) == ["a", "a"]
+        assert list(await asyncio.gather(first, second)) == ["a", "a"]
         again = lanes.submit("one", diary.work, "b", key="k")
         assert again.id != first.id
         assert await again == "b"
@@ -529,7 +534,7 @@ async def test_a_key_belongs_to_one_function_and_one_tenant() -> None:
         assert (caught.value.key, caught.value.job_id) == ("k", first.id)
         other = lanes.submit("two", diary.work, "b", key="k", tenant="other")
         assert other.id != first.id
-        assert await asyncio.gather(first, other) == ["a", "b"]
+        assert list(await asyncio.gather(first, other)) == ["a", "b"]
 
 
 @simulated

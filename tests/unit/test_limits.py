@@ -44,7 +44,7 @@ async def test_limits_are_given_per_second_minute_or_hour(limit: RateLimit, ever
 
 @simulated
 async def test_unlimited_is_no_limit() -> None:
-    limit = RateLimit.unlimited()  # type: ignore[func-returns-value] # it is None, so that it can be given as a limit
+    limit = RateLimit.unlimited()
     async with new_lanes({"free": LaneConfig(rate_limit=limit)}) as lanes:
         for _ in range(100):
             await lanes.run("free", value)
@@ -132,7 +132,7 @@ async def test_a_step_of_the_wall_clock_times_nothing_out_and_opens_nothing() ->
         await passing(10)
         assert [running.state, waiting.state, closed.state] == [JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
         clock.jump_wall(-9_000_000)
-        assert await asyncio.gather(running, waiting) == ["running", "waiting"]
+        assert list(await asyncio.gather(running, waiting)) == ["running", "waiting"]
         await closed
         assert now_ms() == 500
 
@@ -156,9 +156,9 @@ async def test_a_depth_of_zero_still_lets_start_what_need_not_wait() -> None:
     diary = Diary()
     async with new_lanes({"one": LaneConfig(queued_max=0)}) as lanes:
         job = lanes.submit("one", diary.work, "a")
-        for options in ({}, {"delay_ms": 5}):
+        for delay in (None, 5):
             with pytest.raises(LaneFullError):
-                lanes.submit("one", never, **options)
+                lanes.submit("one", never, delay_ms=delay)
         assert await job == "a"
         assert await lanes.run("one", diary.work, "b") == "b"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from laneway import GiveUp, LaneConfig, Lanes, LaneStats, RetryPolicy
+from laneway import GiveUp, Job, LaneConfig, Lanes, LaneStats, RetryPolicy
 from laneway.testing import fake_host
 from tests.stage import Diary, new_lanes, passing, simulated, value
 
@@ -22,7 +23,7 @@ async def busy_hour(lanes: Lanes) -> None:
         if flaky.pop() if flaky else False:
             raise ValueError
 
-    jobs = [
+    jobs: list[Job[Any]] = [
         lanes.submit("lane", value),
         lanes.submit("lane", diary.fail, "failed", ValueError("x")),
         lanes.submit("lane", diary.hold, "timeout", timeout_ms=10),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from laneway import ConfigError, LaneFullError, Lanes, UnknownLaneError
@@ -64,6 +66,7 @@ async def test_the_limiter_has_one_lane_and_ten_times_its_depth() -> None:
 async def test_the_limiter_is_resized_within_its_range_and_its_depth_follows() -> None:
     diary = Diary()
     async with Lanes.limiter(2, host=fake_host()) as lanes:
+        wrong: Any
         for wrong in (0, 11, -1, True, 2.0):
             before = seen(lanes)
             with pytest.raises(ConfigError, match="1 to 10"):
@@ -78,7 +81,7 @@ async def test_the_limiter_is_resized_within_its_range_and_its_depth_follows() -
         assert lanes.submit("agent", value) is not None
     for wrong in (0, 11, None, "3"):
         with pytest.raises(ConfigError, match="1 to 10"):
-            Lanes.limiter(wrong)  # type: ignore[arg-type] # that is the point
+            Lanes.limiter(wrong)
 
 
 @simulated

@@ -63,7 +63,7 @@ async def test_everything_a_scope_does_stays_inside_it() -> None:
         assert one.cancel_waiting() == 1
         assert third.state is JobState.QUEUED
         two.resize("execute", 2)
-        assert third.state is JobState.RUNNING
+        assert [third.state] == [JobState.RUNNING]
         one.close_until("execute", 1_700_000_001_000)
         one.resume("execute")
         late = one.submit("execute", value)
@@ -151,7 +151,7 @@ async def test_an_idle_lane_of_a_scope_is_not_unknown() -> None:
 
 @simulated
 async def test_lanes_of_a_scope_are_forgotten_when_idle_but_not_their_limit() -> None:
-    config = {"execute": 1, "rated": LaneConfig(rate_limit=RateLimit.per_minute(1))}
+    config: dict[str, LaneConfig | int] = {"execute": 1, "rated": LaneConfig(rate_limit=RateLimit.per_minute(1))}
     async with new_lanes(config) as lanes:
         scope = lanes.scope("w1")
         await scope.run("execute", value)

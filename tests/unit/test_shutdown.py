@@ -24,7 +24,6 @@ from laneway import (
 from laneway.sim.loop import SimDeadlockError, SimLoop, run_sim
 from tests.stage import Diary, grouped, never, new_lanes, now_ms, passing, simulated, value
 
-
 # ---- drain ----
 
 
@@ -142,12 +141,16 @@ async def test_leaving_waits_for_retries_and_limits() -> None:
 async def test_leaving_by_an_exception_cancels_every_job() -> None:
     diary = Diary()
     jobs: list[Job[str]] = []
-    with pytest.raises(KeyError):
+
+    async def owner() -> None:
         async with new_lanes({"one": 1}) as lanes:
-            jobs += [lanes.submit("one", diary.hold, name) for name in "ab"]
+            jobs.extend(lanes.submit("one", diary.hold, name) for name in "ab")
             jobs.append(lanes.submit("one", diary.hold, "later", delay_ms=1_000))
             await passing()
             raise KeyError
+
+    with pytest.raises(KeyError):
+        await owner()
     assert diary.cancelled == ["a"]
     for job in jobs:
         with pytest.raises(JobCancelledError, match="closing"):
@@ -193,18 +196,22 @@ async def test_closing_gives_the_grace_and_no_more_than_its_timeout() -> None:
     async def wait(job: Job[str]) -> None:
         waited.extend(await asyncio.gather(job, return_exceptions=True))
 
-    config = LaneConfig(cancel_grace_ms=60_000)
+    async def owner(group: asyncio.TaskGroup) -> None:
+        config = LaneConfig(cancel_grace_ms=60_000)
+        async with new_lanes({"one": config}, close_timeout_ms=100) as lanes:
+            jobs.append(lanes.submit("one", diary.cling, "stubborn", 5_000))
+            group.create_task(wait(jobs[0]))
+            await passing()
+            raise KeyError
+
+    jobs: list[Job[str]] = []
     async with asyncio.TaskGroup() as group:
         with pytest.raises(KeyError):
-            async with new_lanes({"one": config}, close_timeout_ms=100) as lanes:
-                job = lanes.submit("one", diary.cling, "stubborn", 5_000)
-                group.create_task(wait(job))
-                await passing()
-                raise KeyError
+            await owner(group)
         assert now_ms() == 101
         await passing(10)
         assert isinstance(waited[0], JobCancelledError)
-        assert job.state is JobState.CANCELLED
+        assert jobs[0].state is JobState.CANCELLED
         await passing(10_000)
 
 
@@ -311,15 +318,17 @@ def test_no_timer_is_armed_when_nothing_is_left_to_do() -> None:
 def test_closed_lanes_leave_no_timer() -> None:
     loop = SimLoop(seed=1, max_steps=10_000)
 
+    async def owner() -> None:
+        async with new_lanes({"lane": LaneConfig(timeout_ms=3_600_000)}) as lanes:
+            lanes.submit("lane", Diary().hold, "a")
+            lanes.submit("lane", never, delay_ms=3_600_000)
+            lanes.close_until("lane", 1_700_009_000_000)
+            await passing(5)
+            raise KeyError
+
     async def main() -> None:
-        diary = Diary()
         with pytest.raises(KeyError):
-            async with new_lanes({"lane": LaneConfig(timeout_ms=3_600_000)}) as lanes:
-                lanes.submit("lane", diary.hold, "a")
-                lanes.submit("lane", never, delay_ms=3_600_000)
-                lanes.close_until("lane", 1_700_009_000_000)
-                await passing(5)
-                raise KeyError
+            await owner()
         await asyncio.Event().wait()
 
     with pytest.raises(SimDeadlockError, match=r"virtual time 0\.005"):

@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from laneway import JobCancelledError, JobState, LaneConfig, LaneFullError, Lanes, Priority, UsageError, WaitTimeoutError
+from laneway import (
+    JobCancelledError,
+    JobState,
+    LaneConfig,
+    LaneFullError,
+    Lanes,
+    Priority,
+    UsageError,
+    WaitTimeoutError,
+)
 from laneway.testing import fake_host
 from tests.stage import Diary, contextless, new_lanes, now_ms, passing, seen, simulated, value
 
@@ -37,11 +46,11 @@ async def test_a_slot_is_freed_when_the_block_raises() -> None:
 async def test_a_slot_that_waits_too_long_is_a_wait_timeout() -> None:
     diary = Diary()
     async with new_lanes({"one": 1, "patient": LaneConfig(wait_timeout_ms=40)}) as lanes:
-        for lane, options, waited in (("one", {"wait_timeout_ms": 25}, 25), ("patient", {}, 40)):
+        for lane, timeout, waited in (("one", 25, 25), ("patient", None, 40)):
             lanes.submit(lane, diary.hold, lane)
             start = now_ms()
             with pytest.raises(WaitTimeoutError):
-                await lanes.slot(lane, **options).acquire()
+                await lanes.slot(lane, wait_timeout_ms=timeout).acquire()
             assert now_ms() == start + waited
             assert lanes.stats().waiting == 0
             diary.let_go(lane)

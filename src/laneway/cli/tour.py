@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,16 +15,19 @@ from rich.live import Live
 from rich.text import Text
 
 from laneway.cli.tour_chapters import CHAPTERS
-from laneway.cli.tour_stage import Stage
+from laneway.cli.tour_stage import Chapter, Stage
 from laneway.cli.tour_view import event_line, frame, summary_table
 from laneway.errors import InternalError
 from laneway.events import Event
 from laneway.records import LaneMetrics
+from laneway.runtime.subscriptions import Subscription
 
 __all__ = ("tour",)
 
 PACE: Final = 1.0
 PACE_FAST: Final = 0.06
+READ_BEFORE_MS: Final = 1_700
+READ_AFTER_MS: Final = 2_000
 FRAME_S: Final = 0.08
 WIDTH_LEAST: Final = 70
 HEIGHT_LEAST: Final = 22
@@ -92,39 +96,34 @@ def tour(
 async def _play(console: Console, pace: float, *, live: bool, mute: bool) -> Summary:
     """Run all chapters on one set of lanes, listening and drawing meanwhile."""
     stage = Stage(pace)
+
+    def say(text: str, style: str = "") -> None:
+        if not live and not mute:
+            console.print(Text(text, style), soft_wrap=True)
+
+    def heard(event: Event) -> None:
+        stage.hear(event)
+        if not live and not mute:
+            console.print(event_line(event, stage.began_ms), soft_wrap=True)
+
+    stage.echo = lambda line: say(f"           {line}")
+    screen = Live(console=console, screen=True, auto_refresh=False) if live else contextlib.nullcontext()
     findings: list[tuple[str, str]] = []
-    heard: Callable[[Event], None] = lambda event: None  # noqa: E731 - replaced below
-    if not live and not mute:
-        stage.tell = lambda line: console.print(Text(f"          {line}"), soft_wrap=True)
-        heard = lambda event: console.print(event_line(event, stage.began_ms), soft_wrap=True)  # noqa: E731
-    screen = Live(console=console, screen=live, auto_refresh=False, transient=True) if live else None
-    async with asyncio.TaskGroup() as group:
-        async with stage.lanes:
-            stream = stage.lanes.subscribe()
-            listener = group.create_task(_listen(stage, stream, heard), name="listener")
-            painter = None
-            if screen is not None:
-                screen.start()
-                painter = group.create_task(_paint(stage, screen), name="painter")
+    async with asyncio.TaskGroup() as group, stage.lanes:
+        group.create_task(_listen(stage.lanes.subscribe(), heard), name="listener")
+        with screen:
+            painter = group.create_task(_paint(stage, screen), name="painter") if isinstance(screen, Live) else None
             try:
                 for number, chapter in enumerate(CHAPTERS, start=1):
-                    stage.chapter, stage.number, stage.finding = chapter, number, ""
-                    if not live and not mute:
-                        console.print(Text(f"\n{number}/{len(CHAPTERS)} {chapter.title}", "bold"))
-                        console.print(Text(chapter.text), soft_wrap=True)
-                    await stage.breathe(1_800)
-                    stage.finding = await chapter.play(stage)
-                    findings.append((chapter.title, stage.finding))
-                    if not live and not mute:
-                        console.print(Text(f"→ {stage.finding}", "green"), soft_wrap=True)
-                    await stage.breathe(2_200)
+                    say(f"\n{number}/{len(CHAPTERS)} {chapter.title}", "bold")
+                    say(chapter.text)
+                    finding = await _chapter(stage, chapter, number)
+                    say(f"→ {finding}", "green")
+                    findings.append((chapter.title, finding))
             finally:
                 stage.curtain.set()
                 if painter is not None:
                     painter.cancel()
-                if screen is not None:
-                    screen.stop()
-        await listener
     return Summary(
         findings=tuple(findings),
         metrics=stage.lanes.metrics(),
@@ -133,10 +132,19 @@ async def _play(console: Console, pace: float, *, live: bool, mute: bool) -> Sum
     )
 
 
-async def _listen(stage: Stage, stream: Any, heard: Callable[[Event], None]) -> None:
+async def _chapter(stage: Stage, chapter: Chapter, number: int) -> str:
+    """Play one chapter, with time to read before and after."""
+    stage.chapter, stage.number, stage.finding = chapter, number, ""
+    stage.heard.clear()
+    await stage.breathe(READ_BEFORE_MS)
+    stage.finding = await chapter.play(stage)
+    await stage.breathe(READ_AFTER_MS)
+    return stage.finding
+
+
+async def _listen(stream: Subscription, heard: Callable[[Event], None]) -> None:
     """Read the event stream to its end."""
     async for event in stream:
-        stage.hear(event)
         heard(event)
 
 

@@ -36,8 +36,9 @@ async def reads_overtake(stage: Stage) -> str:
     stage.watch(None)
     order = stage.ledger.order("r", "w")
     before = sum(1 for label in order[: order.index(writes_last(order))] if label.startswith("r"))
+    reads_ms, writes_ms = stage.ledger.waited_ms("r"), stage.ledger.waited_ms("w")
     return (
-        f"Reads waited {seconds(stage.ledger.waited_ms('r'))} on average, writes {seconds(stage.ledger.waited_ms('w'))}; "
+        f"Reads waited {seconds(reads_ms)} on average, writes {seconds(writes_ms)}; "
         f"{before} of 9 reads started before the last write."
     )
 
@@ -74,9 +75,9 @@ async def levels_and_ageing(stage: Stage) -> str:
 async def lending(stage: Stage) -> str:
     """A parent, its children and a grandchild in a lane of width one."""
 
-    async def middle(label: str) -> None:
+    async def middle(label: str) -> str:
         await stage.work(label, 500)
-        await stage.submit("agent", "grandchild", 900)
+        return await stage.submit("agent", "grandchild", 900)
 
     async def parent() -> None:
         await stage.work("parent", 700)

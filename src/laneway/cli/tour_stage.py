@@ -77,13 +77,13 @@ class Stage:
         self.clock = SystemClock()
         self.ledger = Ledger()
         self.progress: dict[str, float] = {}  # by label, told by the jobs themselves
-        self.heard: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.heard: deque[Event | str] = deque(maxlen=EVENTS_KEPT)
         self.chapter: Chapter | None = None
         self.number = 0
         self.finding = ""
         self.watched: Job[Any] | None = None
         self.curtain = asyncio.Event()
-        self.tell: Callable[[str], None] = lambda _: None
+        self.echo: Callable[[str], None] | None = None  # prints lines where there is no view
         self.began_ms = self.clock.wall_ms()
         configs = {
             "query": LaneConfig(concurrency=3, priority=1),
@@ -123,8 +123,14 @@ class Stage:
     def watch(self, job: Job[Any] | None) -> None:
         """Show what `explain` says of a job, from now on."""
         self.watched = job
-        if job is not None and (why := self.why()):
-            self.tell(f"why: {why}")
+        if self.echo is not None and (why := self.why()):
+            self.echo(f"why: {why}")
+
+    def tell(self, line: str) -> None:
+        """Say something between the events."""
+        self.heard.append(line)
+        if self.echo is not None:
+            self.echo(line)
 
     def why(self) -> str:
         """What `explain` says of the watched job at this moment."""

@@ -38,16 +38,15 @@ NAME_WIDTH: Final = 16
 _MEASURE: Final = Console(width=200, file=io.StringIO())  # wraps text, prints nothing
 DONE_WIDTH: Final = 6
 COLUMNS: Final = (
-    "submit\nted",
-    "succ\needed",
+    "sub-\nmitted",
+    "suc-\nceeded",
     "failed",
-    "cancel\nled",
+    "can-\ncelled",
     "timed\nout",
-    "re\ntried",
+    "re-\ntried",
     "dead",
-    "aban\ndoned",
+    "aban-\ndoned",
     "wait\np50 ms",
-    "wait\np99 ms",
     "run\np50 ms",
 )
 EVENT_STYLES: Final = {
@@ -81,7 +80,7 @@ def frame(stage: Stage, chapters: int, *, width: int, height: int) -> Renderable
     note = below if why else Text()
     used = 3 + _lines(chapter.text, width) + len(tracks) + 1 + max(2, _lines(note.plain, width)) + 1
     room = max(1, height - used)
-    events = [event_line(event, stage.began_ms) for event in list(stage.heard)[-room:]]
+    events = [_said(line, stage.began_ms) for line in list(stage.heard)[-room:]]
     pad = [Text()] * (1 if _lines(note.plain, width) < 2 else 0)
     return Group(*top, *tracks, Text(), note, *pad, Rule(style="dim"), *(_cut(line, width) for line in events))
 
@@ -159,8 +158,7 @@ def _queue(stage: Stage, jobs: Iterable[JobInfo], width: int) -> list[Text]:
     waiting = [job for job in listed if job.state is JobState.QUEUED]
     waiting.sort(key=lambda job: stage.lanes.explain(job.id).position or 0)
     later = [job for job in listed if job.state is JobState.SCHEDULED]
-    rows = [_tokens(waiting, width, " ▸"), _tokens(later, width, " later")]
-    return rows
+    return [_tokens(waiting, width, " ▸"), _tokens(later, width, " later")]
 
 
 def _tokens(jobs: list[JobInfo], width: int, tail: str) -> Text:
@@ -210,6 +208,10 @@ def _fit(text: Text, width: int, *, right: bool = False) -> Text:
     return Text.assemble(" " * missing, fitted) if right else Text.assemble(fitted, " " * missing)
 
 
+def _said(line: Event | str, began_ms: int) -> Text:
+    return event_line(line, began_ms) if isinstance(line, Event) else Text(f"{'':11}{line}", "bold")
+
+
 def event_line(event: Event, began_ms: int) -> Text:
     """One event as one line."""
     word = event.type.rsplit(".", 1)[-1]
@@ -245,7 +247,7 @@ def _details(event: JobEvent) -> str:
 
 def summary_table(metrics: Mapping[str, LaneMetrics]) -> Table:
     """The numbers of all lanes since the start, from `lanes.metrics()`; times in milliseconds."""
-    table = Table(title="lanes.metrics()", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title="lanes.metrics()", title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=0)
     table.add_column("lane", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
@@ -261,6 +263,6 @@ def summary_table(metrics: Mapping[str, LaneMetrics]) -> Table:
             stats.dead_lettered,
             stats.abandoned,
         )
-        times = (lane.wait.p50_ms, lane.wait.p99_ms, lane.run.p50_ms)
+        times = (lane.wait.p50_ms, lane.run.p50_ms)
         table.add_row(name, *(str(count) if count else "·" for count in counts), *(f"{time:,}" for time in times))
     return table

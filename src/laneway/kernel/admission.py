@@ -176,7 +176,7 @@ class Admission:
 
     def _pump(self, lane: Lane, now: int) -> None:
         """Start what this lane can start; park it where it needs a unit that it shares."""
-        if lane.plain and not lane.takers and not lane.paused:
+        if lane.plain and not lane.takers and not lane.paused and lane.parked is None:
             pop = lane.queue.pop_plain
             while lane.held < lane.cap and (entry := pop()) is not None:
                 lane.waiting -= 1

@@ -55,7 +55,7 @@ class Endings(Admission):
 
     # ---- how an attempt ends ----
 
-    def _attempt_over(
+    def _attempt_over(  # noqa: PLR0913 - what an attempt can say of its end
         self,
         entry: Entry,
         end: End,

@@ -201,12 +201,8 @@ def position_of(entry: Entry, now: int) -> int:
     lane = entry.lanes[entry.stage]
     if entry.aside is not None:
         return 1
-    lane.queue.head(now)
-    return 1 + sum(
-        1
-        for other in lane.queue
-        if (-other.rank, not other.wanted, other.place) < (-entry.rank, not entry.wanted, entry.place)
-    )
+    lane.queue.head(now)  # lets time move those that wait
+    return next(position for position, other in enumerate(lane.queue, 1) if other is entry)
 
 
 def _estimate(lane: Lane, position: int) -> int | None:

@@ -70,7 +70,7 @@ class SubmitJob(NamedTuple):
     """Take a job (`is_slot`: a slot without a function). `up` is the job it was submitted from."""
 
     job_id: JobId
-    lanes: tuple[str, ...]
+    lanes: str | tuple[str, ...]
     spec: JobSpec
     entry: Entry | None = None
     up: JobId | None = None

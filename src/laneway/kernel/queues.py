@@ -12,7 +12,7 @@ never on a background timer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
@@ -121,6 +121,10 @@ class Shares:
         self._now = max(self._now, time)
         self._times[who] = time + 1.0 / self._weights[who]
 
+    def times(self) -> dict[str, float]:
+        """A copy of all shares."""
+        return dict(self._times)
+
     def time_of(self, who: str) -> float:
         """How much `who` has had; the least goes first."""
         return self._times[who]
@@ -188,24 +192,79 @@ class Fair:
         return self._shares.time_of(share_key(entry, self._fair_by))
 
 
+class Projection:
+    """Jobs of one line in the order in which they would start; `times` (shared by lines) are the shares used."""
+
+    __slots__ = ("_fair_by", "_heap", "_lines", "_times")
+
+    def __init__(self, entries: Iterable[Entry], times: dict[str, float] | None, fair_by: str | None) -> None:
+        self._times = times
+        self._fair_by = fair_by
+        self._lines: dict[str, deque[Entry]] = {}
+        for entry in sorted(entries, key=lambda entry: entry.place):
+            self._lines.setdefault(share_key(entry, fair_by) if fair_by else "", deque()).append(entry)
+        self._heap = [(*self._key(who), who) for who in self._lines]
+        heapify(self._heap)
+
+    def _key(self, who: str) -> tuple[float, int]:
+        return self._times[who] if self._times is not None else 0.0, self._lines[who][0].place
+
+    def peek(self) -> tuple[float, int] | None:
+        """The share and the place of the next one."""
+        while self._heap:
+            time, place, who = self._heap[0]
+            if not self._lines[who]:
+                heappop(self._heap)
+            elif (time, place) != self._key(who):
+                heapreplace(self._heap, (*self._key(who), who))
+            else:
+                return time, place
+        return None
+
+    def pop(self) -> Entry:
+        """The next one, charged to its share."""
+        self.peek()
+        who = self._heap[0][2]
+        return self._take(who)
+
+    def by_place(self) -> Iterator[Entry]:
+        """All of them by place, whoever's they are, charged to their shares."""
+        for entry in sorted((entry for line in self._lines.values() for entry in line), key=lambda one: one.place):
+            yield self._take(share_key(entry, self._fair_by) if self._fair_by else "")
+
+    def _take(self, who: str) -> Entry:
+        entry = self._lines[who].popleft()
+        if self._times is not None:
+            self._times[who] += 1.0 / entry.spec.weight
+        return entry
+
+
 class Bucket:
-    """The jobs of one level: those a lent job waits for, those of this level by birth, those aged into it."""
+    """The jobs of one level: those a lent job waits for, those of this level by birth, those aged into it.
+
+    Most levels of most lanes have only the second kind; lines for the others are made when they are needed, so that
+    ten thousand lanes stay small.
+    """
 
     __slots__ = ("aged", "live", "native", "wanted")
 
-    def __init__(self, native: Line, aged: Line) -> None:
+    def __init__(self, native: Line) -> None:
         self.native = native
-        self.aged = aged
-        self.wanted = Fifo()
+        self.aged: Line | None = None
+        self.wanted: Fifo | None = None
         self.live = 0
+
+    def lines(self) -> list[Line]:
+        """Those that there are."""
+        return [line for line in (self.wanted, self.native, self.aged) if line is not None]
 
     def head(self, *, native_turn: bool) -> Entry | None:
         """The next job of this level. `native_turn`: the last start was an aged job, so a native one is next."""
-        first = self.wanted.head()
+        first = self.wanted.head() if self.wanted is not None else None
         if first is not None:
             return first
         native = self.native.head()
-        aged = self.aged.head()
+        aged = self.aged.head() if self.aged is not None else None
         if native is None or aged is None:
             return native if aged is None else aged
         if native_turn:
@@ -245,14 +304,14 @@ class Waiting:
         self._fair_by = fair_by
         self._shares = Shares() if fair_by else None
         self._buckets: list[Bucket | None] = [None] * RANKS
-        self._user = self._buckets[USER] = Bucket(self._line(), self._line())
+        self._user = self._buckets[USER] = Bucket(self._line())
         self._line_of_users = self._user.native if isinstance(self._user.native, Fifo) else Fifo()
         self._mixed = False  # something here did not come by `push_plain`
         self._mask = 0  # which buckets have live jobs
         self._user_was_aged = False
         # Three queues of (phase, job) in the order in which they become due: BACKGROUND to SCHEDULED,
         # the same jobs from SCHEDULED to USER, and SCHEDULED to USER.
-        self._climbs: tuple[deque[tuple[int, Entry]], ...] = (deque(), deque(), deque())
+        self._climbs: tuple[deque[tuple[int, Entry]], ...] = ()
         self._boosts: list[tuple[int, int, int, int, Entry]] = []  # due, place, levels, phase, job
         self._stale = 0
         self.simple = True  # nothing here ever changes its level by time
@@ -269,6 +328,8 @@ class Waiting:
             entry.aged = entry.boost = 0
         if level < USER and self._ageing_ms is not None:
             self.simple = False
+            if not self._climbs:
+                self._climbs = (deque(), deque(), deque())
             self._append(self._climbs[0 if level == 0 else 2], entry)
         deadline = self._deadline_of(entry)
         if deadline is not None:
@@ -340,12 +401,16 @@ class Waiting:
     def _stand(self, entry: Entry, rank: int) -> None:
         bucket = self._buckets[rank]
         if bucket is None:
-            bucket = self._buckets[rank] = Bucket(self._line(), self._line())
+            bucket = self._buckets[rank] = Bucket(self._line())
         entry.rank = rank
         self._mixed = True
         if entry.wanted:
+            if bucket.wanted is None:
+                bucket.wanted = Fifo()
             bucket.wanted.push(entry)
         elif entry.aged:
+            if bucket.aged is None:
+                bucket.aged = self._line()
             bucket.aged.push(entry)
         else:
             bucket.native.push(entry)
@@ -370,7 +435,7 @@ class Waiting:
             self._stale = 0
             for bucket in self._buckets:
                 if bucket is not None:
-                    for line in (bucket.native, bucket.aged, bucket.wanted):
+                    for line in bucket.lines():
                         line.compact()
 
     def _append(self, queue: deque[tuple[int, Entry]], entry: Entry) -> None:
@@ -405,7 +470,7 @@ class Waiting:
         arrivals = self.arrivals
         if arrivals is None:
             # Without a shared cap every line here is in order of arrival (but for retries), so heads are enough.
-            lines = (line for b in self._buckets if b and b.live for line in (b.native, b.aged, b.wanted))
+            lines = (line for b in self._buckets if b and b.live for line in b.lines())
             return min((first.queued_at for line in lines if (first := line.head()) is not None), default=None)
         while arrivals and (arrivals[0][1].spot is None or arrivals[0][1].phase != arrivals[0][0]):
             arrivals.popleft()
@@ -421,15 +486,33 @@ class Waiting:
         return min(dues) if dues else None
 
     def __iter__(self) -> Iterator[Entry]:
-        """Every waiting job, level by level from the top, by place inside a level."""
+        """Every waiting job in the order in which they would start if nothing changed."""
+        times = self._shares.times() if self._shares is not None else None
+        aged_turn_over = self._user_was_aged
         for rank in range(RANKS - 1, -1, -1):
             bucket = self._buckets[rank]
             if bucket is None or not bucket.live:
                 continue
-            found = {entry.id: entry for line in (bucket.wanted, bucket.native, bucket.aged) for entry in _of(line)}
-            yield from sorted(found.values(), key=lambda entry: (not entry.wanted, entry.place))
+            wanted, native, aged = (
+                Projection(_of(line) if line is not None else (), times, self._fair_by)
+                for line in (bucket.wanted, bucket.native, bucket.aged)
+            )
+            for entry in wanted.by_place():
+                aged_turn_over = entry.aged > 0 if rank == USER else aged_turn_over
+                yield entry
+            while True:
+                first, second = native.peek(), aged.peek()
+                if first is None and second is None:
+                    break
+                must_be_native = rank == USER and aged_turn_over and first is not None
+                take_aged = second is not None and not must_be_native and (first is None or second < first)
+                entry = aged.pop() if take_aged else native.pop()
+                aged_turn_over = take_aged if rank == USER else aged_turn_over
+                yield entry
 
     def _climb_due(self, climb: int) -> int | None:
+        if not self._climbs:
+            return None
         queue = self._climbs[climb]
         while queue and (queue[0][1].spot is None or queue[0][1].phase != queue[0][0]):
             queue.popleft()

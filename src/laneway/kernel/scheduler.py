@@ -59,7 +59,7 @@ class Kernel(Endings):
     def submit(
         self,
         job_id: JobId,
-        lanes: Sequence[str],
+        lanes: str | Sequence[str],
         spec: JobSpec,
         entry: Entry | None = None,
         now: int = 0,
@@ -74,14 +74,14 @@ class Kernel(Endings):
             now = self._now
         self._out = []
         if spec.is_plain and up is None and not threaded and not is_slot and self.draining is None:
-            lane = self._lanes.get(lanes[0])
-            if lane is not None and lane.plain and len(lanes) == 1:
+            lane = self._lanes.get(lanes if type(lanes) is str else lanes[0])
+            if lane is not None and lane.plain and (type(lanes) is str or len(lanes) == 1):
                 self._submit_plain(job_id, lane, spec, entry or Entry(), now)
                 return self._out
         above = self.jobs.get(up) if up is not None else None
         if self.draining is not None and above is None:
             raise DrainingError(purpose=self.draining)
-        found = self._find_all(lanes, now)
+        found = self._find_all((lanes,) if isinstance(lanes, str) else lanes, now)
         if entry is None:
             entry = Entry()
         entry.admit(job_id, found, spec, self._sequence + 1, now)

@@ -22,26 +22,26 @@ _ABANDONED = "; it did not stop within its grace and was abandoned: what it stil
 
 def error_of(job: Job[Any], effect: SettleJob) -> BaseException:
     """What `await job` raises: the function's own exception if there is one, else what ended the job."""
-    names, own = job._names, job._error  # noqa: SLF001 - same layer
+    lane, own = job.lane_name, job._error  # noqa: SLF001 - same layer
     if effect.stop is not None and effect.state is not JobState.DEAD:
-        return stop_error(job.id, names[-1], effect.stop, effect.reason, abandoned=effect.abandoned)
+        return stop_error(job.id, lane, effect.stop, effect.reason, abandoned=effect.abandoned)
     if effect.state is JobState.CANCELLED:
         return JobCancelledError(
-            f"job {job.id} in lane {names[-1]!r} was cancelled from inside: {effect.reason}",
+            f"job {job.id} in lane {lane!r} was cancelled from inside: {effect.reason}",
             job_id=job.id,
-            lane=names[-1],
+            lane=lane,
             reason=effect.reason,
         )
     if isinstance(own, Exception) and not isinstance(own, RetryLater | GiveUp):
-        note = f"in lane {names[-1]!r}, job {job.id}, attempt {effect.attempt}"
+        note = f"in lane {lane!r}, job {job.id}, attempt {effect.attempt}"
         if note not in getattr(own, "__notes__", ()):
             own.add_note(note)
         return own
     attempts = f"{effect.attempt} attempt{'s' if effect.attempt != 1 else ''}"
     error = JobFailedError(
-        f"job {job.id} in lane {names[-1]!r} failed after {attempts}: {effect.reason}",
+        f"job {job.id} in lane {lane!r} failed after {attempts}: {effect.reason}",
         job_id=job.id,
-        lane=names[-1],
+        lane=lane,
         reason=effect.reason,
     )
     error.__cause__ = own

@@ -121,7 +121,7 @@ class Engine:
 
     def submit(
         self,
-        names: tuple[str, ...],
+        names: str | tuple[str, ...],
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         spec: JobSpec,
@@ -131,10 +131,11 @@ class Engine:
         if threading.get_ident() != self._thread or self._closed:
             self.check_caller("submit")
         if signal is not None and signal.aborted:
+            lane = names if isinstance(names, str) else names[-1]
             raise JobAbortedError(
-                f"a job for lane {names[-1]!r} was not taken: its signal had fired already ({signal.reason})",
+                f"a job for lane {lane!r} was not taken: its signal had fired already ({signal.reason})",
                 job_id="",
-                lane=names[-1],
+                lane=lane,
                 reason=signal.reason or "",
                 hint="use a new AbortSignal",
             )
@@ -196,7 +197,7 @@ class Engine:
             return self.stop(job.id, reason, stop)
         del handles[id(job)]
         job._detached = True
-        self._settle_handle(job, Failure(job.id, stop_error(job.id, job._names[-1], stop, reason), quiet=True))
+        self._settle_handle(job, Failure(job.id, stop_error(job.id, job.lane_name, stop, reason), quiet=True))
         return True
 
     def stop(self, job_id: JobId, reason: str, stop: Stop = Stop.CANCEL) -> bool:
@@ -211,7 +212,7 @@ class Engine:
     def explain_handle(self, job: Job[Any]) -> Explanation:
         """Why a job is where it is, ended ones included."""
         if job._done or job.id not in self.kernel.jobs:
-            return questions.explain_ended(job.id, job.state, job._names[-1])
+            return questions.explain_ended(job.id, job.state, job.lane_name)
         return questions.explain(self.kernel, job.id, now=self.now(), wall_ms=self._wall_ms())
 
     # ---- waiting ----

@@ -74,15 +74,25 @@ class Job(Entry, Generic[T]):
     _error: BaseException | None = None  # of its newest attempt
 
     def __init__(
-        self, engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], context: Context, names: tuple[str, ...]
+        self,
+        engine: Engine,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: Context,
+        names: str | tuple[str, ...],
     ) -> None:
         self._engine = engine
         self._fn = fn
         self._args = args
         self._context = context
-        self._names = names  # of its lanes
+        self._names = names  # of its lane, or lanes
         self._done = False
         self._waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def lane_name(self) -> str:
+        """The lane that its work belongs to: the last of its lanes."""
+        return self._names if isinstance(self._names, str) else self._names[-1]
 
     def done(self) -> bool:
         """Whether it has ended."""

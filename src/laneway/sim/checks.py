@@ -290,6 +290,14 @@ class Laws:
             return bool(unit.stack) and unit.stack[-1] in getattr(taker, "nodes", ())
         return list(unit.takers).index(taker) < max(unit.cap, 1) - unit.held  # type: ignore[arg-type]
 
+    def _kept(self, unit: Resource) -> int:
+        """How many takers have first call on a unit: those for which everything that comes before it is there."""
+        kept = 0
+        for taker in unit.takers:
+            needs = list(taker.needs)
+            kept += all(self._may_take(earlier, taker) for earlier in needs[: needs.index(unit)])
+        return kept
+
     def _heads(self, lane: Lane) -> list[Entry]:
         """Who may be next in a lane."""
         entries = {entry.id: entry for entry in self._picture.waiting[lane].values() if entry.aside is None}
@@ -345,7 +353,7 @@ class Laws:
     def _blocked_itself(self, entry: Entry) -> str | None:
         """What its own lanes have against it."""
         lane = entry.lanes[entry.stage]
-        reserved = len(lane.takers) if lane.stack is None else 0
+        reserved = self._kept(lane) if lane.stack is None else 0
         if lane.paused or lane.held + reserved >= lane.cap:
             return f"lane {lane.name} is paused or full"
         if lane.stack and not self._inherits(entry, lane):
@@ -372,7 +380,7 @@ class Laws:
         return taken
 
     def _has_room(self, pool: Pool, name: str) -> bool:
-        free = pool.cap - pool.held - len(pool.takers)
+        free = pool.cap - pool.held - self._kept(pool)
         used = {lane.name: lane.held for lane in self._kernel.registry.lanes.values()}
         if free > 0 and used.get(name, 0) < pool.reserve.get(name, 0):
             return True

@@ -35,7 +35,8 @@ class Picture:
 
     def _add(self, entry: Entry) -> None:
         state = entry.state
-        self.states[state] += 1
+        if state not in BEGUN or not entry.is_part:  # a slot inside a job is counted with that job
+            self.states[state] += 1
         key = (entry.id, entry.attempt if state in BEGUN else entry.attempt + 1)
         if state in BEGUN:
             self.begun.add(key)

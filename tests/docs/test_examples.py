@@ -1,0 +1,45 @@
+"""Every file in `examples/` runs to its end, warns of nothing and says something; each is short enough to read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LINES_MAX = 60
+EXPECTED = {
+    "cancel_and_timeouts.py": ["JobCancelledError", "JobAbortedError", "WaitTimeoutError", "JobTimeoutError"],
+    "hello_lanes.py": ["3 run, 3 wait", "['ROAD', 'RAIL', 'RIVER']"],
+    "limiter.py": ["Agent: 3/3 (4 queued)", "Agent: 4/4", "2 cancelled", "Agent: 0/4"],
+    "nested_jobs.py": ["roads(roads.1(roads.1.1, roads.1.2), roads.2(roads.2.1, roads.2.2))", "refused: "],
+    "rate_limit.py": ["next token in", "429 from the provider", "question 7 answered"],
+    "retry_dead_letters.py": ["after 4 attempts", "dead: ", "0 dead letters left"],
+    "sessions.py": ["bob said hello", "session:ada", "blue/execute"],
+    "sync_functions.py": ["waits for a thread", "cancelled: enough"],
+    "watch_events.py": ["queue.lane.pressure", "queue.command.retry", "4 completed, 1 retried"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs_and_shows_what_it_is_for(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=30, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for part in EXPECTED[path.name]:
+        assert part in done.stdout
+
+
+def test_the_table_of_expectations_names_every_example() -> None:
+    assert [path.name for path in EXAMPLES] == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < LINES_MAX

@@ -1,0 +1,197 @@
+"""The bench itself: samples are real, ratios and gates are computed, the table, the JSON and the picture are made."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench import __main__ as command
+from bench import report
+from bench.measures import MEASURES
+from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, take_sample
+from bench.sample import take
+from bench.workloads import WORKLOADS, Case, Numbers, Ratio, Workload
+
+SMALL = {"noop_a3s": 2, "lanes_plain": 7, "lanes_all_on": 7, "idle_lanes": 50}
+
+TOY = Workload(
+    name="toy",
+    title="A toy",
+    cases=(
+        Case(name="ours", measure="noop_lanes", size=300, quick=100),
+        Case(name="theirs", measure="noop_floor", size=300, quick=100),
+    ),
+    ratios=(
+        Ratio(name="kept", says="", over="theirs.seconds_per_job", under="ours.seconds_per_job", gate=">=", limit=0.5),
+        Ratio(name="broken", says="", over="ours.bytes_per_job", gate="<=", limit=700, unit=" B"),
+        Ratio(name="told", says="", over="ours.bytes_per_job", under="theirs.bytes_per_job"),
+    ),
+    rounds=2,
+)
+
+
+def fake_samples() -> dict[str, list[Numbers]]:
+    return {
+        "ours": [{"seconds_per_job": 4e-6, "bytes_per_job": 800.0}, {"seconds_per_job": 2e-6, "bytes_per_job": 700.0}],
+        "theirs": [
+            {"seconds_per_job": 1e-6, "bytes_per_job": 400.0},
+            {"seconds_per_job": 3e-6, "bytes_per_job": 400.0},
+        ],
+    }
+
+
+def run_toy() -> tuple[Result, list[tuple[str, int]]]:
+    left = fake_samples()
+    asked: list[tuple[str, int]] = []
+
+    def sample(case: Case, size: int) -> Numbers:
+        asked.append((case.name, size))
+        return left[case.name].pop(0)
+
+    return run(TOY, take=sample), asked
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_every_measure_gives_numbers(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if measure == "noop_a3s":
+        pytest.importorskip("_a3s_lane")
+    monkeypatch.setattr("bench.measures.LANES_JOBS", 300)
+    monkeypatch.setattr("bench.measures.DEPTH_JOBS_LEAST", 400)
+    monkeypatch.setattr("bench.measures.CANCEL_JOBS_LEAST", 400)
+    numbers = take(measure, SMALL.get(measure, 200))
+    assert numbers
+    assert all(value >= 0 for value in numbers.values())
+
+
+def test_an_idle_engine_does_not_wake_up() -> None:
+    assert take("idle_lanes", 50)["wake_ups"] == 0
+
+
+def test_cases_take_turns_and_every_second_round_goes_backwards() -> None:
+    _, asked = run_toy()
+    assert asked == [("ours", 300), ("theirs", 300), ("theirs", 300), ("ours", 300)]
+
+
+def test_the_best_time_and_the_worst_memory_count() -> None:
+    assert best_of(fake_samples()["ours"]) == {"seconds_per_job": 2e-6, "bytes_per_job": 800.0}
+
+
+def test_ratios_and_gates_are_computed_from_the_best() -> None:
+    result, _ = run_toy()
+    kept, broken, told = result.outcomes
+    assert [kept.value, kept.lowest, kept.highest] == pytest.approx([0.5, 0.25, 1.5])
+    assert kept.passed is True
+    assert (broken.value, broken.passed) == (800, False)
+    assert (told.value, told.passed) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("gate", "value", "expected"),
+    [(">=", 5.0, True), (">=", 4.9, False), ("<=", 5.0, True), ("<=", 5.1, False), (None, 5.0, None)],
+)
+def test_a_gate_holds_at_its_limit(gate: str | None, value: float, expected: bool | None) -> None:
+    ratio = Ratio(name="x", says="", over="a.b", gate=gate, limit=5)  # type: ignore[arg-type]
+    assert passes(value, ratio) is expected
+
+
+def test_every_ratio_names_cases_and_measures_that_exist() -> None:
+    for workload in WORKLOADS.values():
+        cases = {case.name for case in workload.cases}
+        assert all(case.measure in MEASURES for case in workload.cases)
+        for ratio in workload.ratios:
+            assert ratio.over.rpartition(".")[0] in cases
+            assert ratio.under is None or ratio.under.rpartition(".")[0] in cases
+
+
+def test_every_gate_of_the_brief_is_there() -> None:
+    gates = {(r.name, r.gate, r.limit) for w in WORKLOADS.values() for r in w.ratios if r.gate}
+    assert {(gate, limit) for _, gate, limit in gates} == {
+        (">=", 0.5),
+        (">=", 500),
+        ("<=", 1.5),
+        ("<=", 2.5),
+        ("<=", 700),
+        ("<=", 20),
+        ("<=", 0),
+    }
+    assert len(gates) == 8
+
+
+def test_table_json_and_picture_are_made(tmp_path: Path) -> None:
+    result, _ = run_toy()
+    out = io.StringIO()
+    report.show(Console(file=out, width=120), [result])
+    assert out.getvalue().index("Ratios") < out.getvalue().index("Numbers of this machine")
+    assert "PASS" in out.getvalue()
+    assert "1 of 2 gates FAIL: toy (broken)" in out.getvalue()
+    report.write_json(tmp_path / "latest.json", [result], quick=True)
+    document = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
+    assert document["quick"] is True
+    assert document["results"][0]["outcomes"][0]["name"] == "kept"
+    assert len(document["results"][0]["samples"]["ours"]) == 2
+
+
+@pytest.mark.slow
+def test_the_picture_is_made(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result, _ = run_toy()
+    report.write_plot(tmp_path / "latest.png", [result])
+    assert (tmp_path / "latest.png").read_bytes().startswith(b"\x89PNG")
+
+
+def outcome(*, passed: bool | None) -> Outcome:
+    return Outcome(
+        workload="toy", name="x", says="", value=1, lowest=1, highest=1, unit="", gate=">=", limit=1, passed=passed
+    )
+
+
+@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1), (None, 0)])
+def test_the_exit_code_says_whether_the_gates_hold(
+    passed: bool | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy, _ = run_toy()
+    result = Result(
+        workload="toy",
+        title="",
+        rounds=2,
+        sizes=toy.sizes,
+        samples=toy.samples,
+        best=toy.best,
+        outcomes=[outcome(passed=passed)],
+    )
+    monkeypatch.setattr(command, "run", lambda *_args, **_options: result)
+    assert command.main(["--only", "floor", "--results", str(tmp_path), "--no-plot"]) == code
+    assert (tmp_path / "partial.json").exists()
+
+
+def test_a_sample_that_fails_is_told_and_is_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: object, **_options: object) -> Result:
+        raise SampleError("noop_lanes(1) failed")
+
+    monkeypatch.setattr(command, "run", broken)
+    assert command.main(["--only", "floor", "--results", str(tmp_path)]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_whole_run_writes_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _ = run_toy()
+    monkeypatch.setattr(command, "run", lambda *_args, **_options: result)
+    command.main(["--results", str(tmp_path), "--no-plot"])
+    command.main(["--quick", "--results", str(tmp_path), "--no-plot"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest.json", "partial.json"]
+
+
+@pytest.mark.slow
+def test_a_sample_runs_in_a_process_of_its_own() -> None:
+    numbers = take_sample(TOY.cases[0], 100)
+    assert numbers["seconds_per_job"] > 0
+
+
+@pytest.mark.slow
+def test_a_sample_whose_process_fails_says_why() -> None:
+    with pytest.raises(SampleError, match="KeyError"):
+        take_sample(Case(name="x", measure="nothing", size=1, quick=1), 1)
