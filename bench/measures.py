@@ -198,6 +198,12 @@ async def lanes_plain(count: int) -> Numbers:
         return await timed(lambda index: lanes.submit(names[index % count], noop), LANES_JOBS)
 
 
+async def lanes_floor(count: int) -> Numbers:
+    """100,000 jobs in one floor that runs that many at once, as that many lanes of width 1 do."""
+    floor = Floor(count)
+    return await timed(lambda _: floor.submit(noop), LANES_JOBS)
+
+
 async def lanes_all_on(count: int) -> Numbers:
     """The same with three levels, fair share between 16 tenants and a shared cap."""
     names = [f"lane{number}" for number in range(count)]
@@ -376,6 +382,7 @@ MEASURES: Final[dict[str, Measure]] = {
         depth_lanes,
         depth_floor,
         lanes_plain,
+        lanes_floor,
         lanes_all_on,
         memory_lanes,
         memory_floor,

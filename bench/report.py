@@ -140,6 +140,7 @@ def write_plot(path: Path, results: Sequence[Result]) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    mpl.rcParams["svg.fonttype"] = "none"  # text as text: a tenth of the size
     from matplotlib import pyplot
 
     rates = [
@@ -179,7 +180,7 @@ def _plot_rates(axes: Any, rates: Sequence[tuple[str, float]]) -> None:
 
 
 def _plot_gates(axes: Any, gates: Sequence[Outcome]) -> None:
-    axes.set_title("gates: how much of the limit is reached (log scale; the line is the limit)", loc="left")
+    axes.set_title("gates: right of the line is kept (log scale)", loc="left")
     for row, outcome in enumerate(gates):
         limit = outcome.limit or 0.0
         # Above 1 is always good: turn "at most" around. A limit of zero is kept or broken.
@@ -189,7 +190,11 @@ def _plot_gates(axes: Any, gates: Sequence[Outcome]) -> None:
             share = outcome.value / limit if outcome.gate == ">=" else limit / max(outcome.value, 1e-9)
         axes.barh(row, share, color="#3d8b5f" if outcome.passed else "#b5443c", height=0.65)
         axes.text(
-            share * 1.06, row, f"{number(outcome.value)}{outcome.unit} ({_gate(outcome)})", va="center", fontsize=8
+            max(share, 1.0) * 1.06,
+            row,
+            f"{number(outcome.value)}{outcome.unit} ({_gate(outcome)})",
+            va="center",
+            fontsize=8,
         )
     axes.axvline(1, color="#333333", linewidth=1)
     axes.set_xscale("log")

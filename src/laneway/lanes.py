@@ -366,6 +366,8 @@ class Lanes(LaneScope):
             threads_max=threads_max,
             creates_unknown=unknown == "create",
         )
+        if host is not None and not isinstance(host, HostEnv):
+            raise ConfigError(f"host must be a HostEnv, not {host!r}", setting="host", value=host)
         host = host or HostEnv()
         engine = Engine(Kernel(registry), clock=host.clock, ids=host.ids, random=host.random, dlq_max_size=dlq_max_size)
         super().__init__(engine, "")
@@ -499,8 +501,9 @@ def _spec(**options: Any) -> JobSpec:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
         raise ConfigError(f"weight must be a number above 0, not {weight!r}", setting="weight", value=weight)
     for name in ("tenant", "label", "key"):
-        if options.get(name) is not None and not isinstance(options[name], str):
-            raise InvalidJobError(f"{name} must be text, not {options[name]!r}")
+        value = options.get(name, "")
+        if not isinstance(value, str) and not (name == "key" and value is None):
+            raise InvalidJobError(f"{name} must be text, not {value!r}")
     retry = options.get("retry")
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise InvalidJobError(f"retry must be a RetryPolicy, not {retry!r}", hint="RetryPolicy.exponential(3), for one")

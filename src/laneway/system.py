@@ -55,7 +55,7 @@ class SystemIds:
     def new_id(self, kind: str) -> str:
         """A new id, such as `job-5f0c9a41bd-17`."""
         self._next = number = self._next + 1
-        return f"{kind}{self._suffix}{number}"
+        return kind + self._suffix + str(number)
 
 
 class SequentialIdGenerator:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -32,6 +37,23 @@ pytestmark = pytest.mark.slow
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=env)
+
+
+def run_on_terminal(*command: str | Path) -> tuple[int, str]:
+    """Run it on a terminal of 80 x 24; everything that it wrote there."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**env, "TERM": "xterm-256color"}
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(ours, 65_536):
+            shown += piece
+    os.close(ours)
+    return process.wait(timeout=20), shown.decode()
 
 
 def test_version() -> None:
@@ -76,6 +98,16 @@ def test_the_tour_as_json() -> None:
     assert summary["proof"]["holds"] is True
     assert summary["proof"]["submitted"] == sum(lane["stats"]["submitted"] for lane in summary["lanes"].values())
     assert len(summary["findings"]) == 7
+
+
+def test_the_tour_draws_on_a_terminal_and_leaves_it_as_it_was() -> None:
+    code, shown = run_on_terminal(LANEWAY, "tour", "--fast")
+    assert code == 0
+    assert "\x1b[?1049h" in shown  # the alternate screen, and back
+    assert shown.rindex("\x1b[?1049l") > shown.rindex("\x1b[?1049h")
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor
+    assert "all lanes together: " in shown
+    assert "Nothing lost" in shown[shown.rindex("\x1b[?1049l") :]
 
 
 def test_interrupting_the_tour_is_quiet() -> None:

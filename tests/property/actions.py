@@ -12,8 +12,9 @@ ENDS = [End.SUCCEEDED, End.FAILED, End.CANCELLED, End.RETRY_LATER, End.GAVE_UP]
 class Actions:
     """Draws the details of a command and gives it; does nothing where there is nothing to do."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, closable: tuple[str, ...] | None = None) -> None:
         self.world = world
+        self.closable = closable if closable is not None else (*world.setup.lanes, *SESSIONS)
 
     def submit(self, choices: Choices) -> None:
         """A job from outside."""
@@ -113,7 +114,7 @@ class Actions:
     def close_lane(self, choices: Choices) -> None:
         """A limit is closed for a while."""
         for_ms = choices.number(1, 30)
-        self.world.do("close_lane", self._lane(choices), for_ms, self.world.now + for_ms, "busy")
+        self.world.do("close_lane", choices.pick(self.closable), for_ms, self.world.now + for_ms, "busy")
 
     def reopen_lane(self, choices: Choices) -> None:
         """A limit is opened."""
@@ -146,6 +147,15 @@ class Actions:
         return choices.pick([*self.world.setup.lanes, *SESSIONS])
 
 
+PLAIN = (
+    ["submit"] * 6
+    + ["submit_many"] * 4
+    + ["finish"] * 9
+    + ["be_on_time"] * 4
+    + ["pass_time"] * 3
+    + ["stop", "resize", "pause", "resume", "resume", "close_lane", "reopen_lane"]
+    + ["finish_late", "stop_waiting", "drain"]
+)
 WEIGHTED = (
     ["submit"] * 6
     + ["submit_many"] * 3

@@ -329,11 +329,11 @@ class Model:
                 and head.is_last
                 and self.lanes[name].limit_allows(self.now)
             }
-            free = [(name, head) for name, head in heads.items() if not self._needs_pool(head)]
+            free = [(name, head) for name, head in heads.items() if not self.needs_pool(head)]
             if free:
                 self._start(*free[0])
                 continue
-            shared = [name for name, head in heads.items() if self._needs_pool(head)]
+            shared = [name for name, head in heads.items() if self.needs_pool(head)]
             if not shared or self.pool is None or self.pool_held() >= self.pool.cap:
                 break
             chosen = self._choose(shared, heads)
@@ -345,7 +345,7 @@ class Model:
         lane = self.lanes[name]
         return None if lane.paused or self.held(name) >= lane.cap else self.head(name)
 
-    def _needs_pool(self, job: ModelJob) -> bool:
+    def needs_pool(self, job: ModelJob) -> bool:
         if self.pool is None:
             return False
         if self.pool.threads_only:
@@ -353,7 +353,7 @@ class Model:
         return any(not _is_control(name) for name in job.lanes)
 
     def pool_held(self) -> int:
-        held = sum(1 for job in self.jobs.values() if job.state is JobState.RUNNING and self._needs_pool(job))
+        held = sum(1 for job in self.jobs.values() if job.state is JobState.RUNNING and self.needs_pool(job))
         threads = self.pool is not None and self.pool.threads_only
         return held + (len(self.zombies) if threads else 0)
 
@@ -442,7 +442,7 @@ class Model:
             if spec.delay_ms or lane.paused or self.held(name) >= lane.cap or self.waiting(name):
                 return True
             probe = ModelJob("", lanes, spec, threaded, self.now, [0])
-            no_room = self.pool is not None and self._needs_pool(probe) and self.pool_held() >= self.pool.cap
+            no_room = self.pool is not None and self.needs_pool(probe) and self.pool_held() >= self.pool.cap
             if not lane.limit_allows(self.now) or (no_room and index == len(lanes) - 1):
                 return True
         return False

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from hypothesis import strategies as st
+
 from laneway.errors import ConfigError, DrainingError, LaneCycleError, LaneFullError
 from laneway.events import JobAbandoned, JobLent, JobQueued, JobRetried, JobSubmitted, JobTookBack
 from laneway.kernel.protocol import (
@@ -43,6 +45,21 @@ class Choices(Protocol):
     def number(self, least: int, most: int) -> int: ...
 
     def pick(self, options: Sequence[T]) -> T: ...
+
+
+class Drawn:
+    """Choices that Hypothesis makes, and shrinks when something fails."""
+
+    def __init__(self, source: st.DataObject) -> None:
+        self._source = source
+
+    def number(self, least: int, most: int) -> int:
+        """A whole number, both ends included."""
+        return self._source.draw(st.integers(least, most))
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of them; the first is the simplest."""
+        return options[self._source.draw(st.integers(0, len(options) - 1))]
 
 
 def chance(choices: Choices, one_in: int) -> bool:

@@ -301,6 +301,7 @@ def test_calls_from_another_thread_are_refused() -> None:
     assert all("threadsafe" in str(error) for error in errors)
 
 
+@pytest.mark.slow
 @simulated
 async def test_a_hundred_thousand_jobs_do_not_fit_into_a_bounded_lane() -> None:
     async with new_lanes({"one": LaneConfig(queued_max=100)}) as lanes:

@@ -182,7 +182,8 @@ async def test_a_stream_is_filtered_by_lane_job_and_type() -> None:
         await job
         await lanes.run("b", value)
         assert {getattr(event, "lane", None) for event in await read(by_lane)} == {"b"}
-        assert kinds(await read(by_job)) == [JobStarted, JobCompleted]
+        expected: list[Any] = [JobStarted, JobCompleted]
+        assert kinds(await read(by_job)) == expected
         assert kinds(await read(by_type)) == [LaneResumed, JobCompleted, JobCompleted]
 
 

@@ -513,6 +513,25 @@ async def test_a_signal_of_a_joiner_detaches_that_joiner() -> None:
 
 
 @simulated
+async def test_joiners_that_detach_are_forgotten_by_their_signal() -> None:
+    diary = Diary()
+    signal = AbortSignal()
+
+    def handles() -> int:
+        gc.collect()
+        return sum(isinstance(one, Job) for one in gc.get_objects())
+
+    async with new_lanes({"one": 1}) as lanes:
+        kept = lanes.submit("one", diary.hold, "a", key="k")
+        before = handles()
+        for _ in range(50):
+            lanes.submit("one", diary.hold, "a", key="k", signal=signal).cancel()
+        assert handles() == before
+        diary.let_go("a")
+        assert await kept == "a"
+
+
+@simulated
 async def test_cancelling_a_shared_job_by_id_ends_it_for_all() -> None:
     diary = Diary()
     async with new_lanes({"one": 1}) as lanes:

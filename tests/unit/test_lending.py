@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -15,8 +16,10 @@ from laneway import (
     LaneConfig,
     LaneCycleError,
     RateLimit,
+    UsageError,
     WaitTimeoutError,
 )
+from laneway.sim.loop import run_sim
 from tests.stage import Diary, contextless, grouped, new_lanes, now_ms, passing, simulated, value
 
 
@@ -208,10 +211,11 @@ async def test_a_cancelled_request_for_a_slot_inside_a_job_leaves_the_job_whole(
 
     async def parent() -> int:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await lanes.slot("tool").acquire()
+            async with asyncio.timeout(0.02), lanes.slot("tool"):
+                pass
         with pytest.raises(WaitTimeoutError):
-            await lanes.slot("tool", wait_timeout_ms=20).acquire()
+            async with lanes.slot("tool", wait_timeout_ms=20):
+                pass
         return lanes.stats().lanes["main"].running
 
     async with new_lanes({"main": 1, "tool": 1}) as lanes:
@@ -219,6 +223,51 @@ async def test_a_cancelled_request_for_a_slot_inside_a_job_leaves_the_job_whole(
         assert await lanes.run("main", parent) == 1
         assert lanes.stats().waiting == 0
         diary.let_go("busy")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_wait_cancelled_in_the_moment_it_ends_does_not_hang(seed: int) -> None:
+    async def main() -> None:
+        async def wait_for_a_job() -> str:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):  # due at the very instant at which the child ends
+                    await lanes.submit("other", passing, 10)
+            return "job"
+
+        async def wait_for_a_slot() -> str:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01), lanes.slot("busy"):
+                    await passing()
+            return "slot"
+
+        async with new_lanes({"one": 2, "other": 2, "busy": 1}) as lanes:
+            lanes.submit("busy", passing, 10)
+            jobs = [lanes.submit("one", wait_for_a_job), lanes.submit("one", wait_for_a_slot)]
+            assert list(await asyncio.gather(*jobs)) == ["job", "slot"]
+            await passing()
+            assert lanes.jobs() == []
+
+    run_sim(main(), seed=seed)
+
+
+@simulated
+async def test_a_wait_cancelled_while_the_job_takes_back_returns_at_once() -> None:
+    diary = Diary()
+    moments: list[tuple[int, JobState]] = []
+
+    async def parent() -> str:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await lanes.submit("other", passing, 10)
+        moments.append((now_ms(), job.state))
+        return "goes on"
+
+    async with new_lanes({"one": 1, "other": 1}) as lanes:
+        job = lanes.submit("one", parent)
+        await passing()
+        lanes.submit("one", diary.work, "has the lane", 200)
+        assert await job == "goes on"
+    assert moments == [(50, JobState.LENT)]
 
 
 @simulated
@@ -295,14 +344,28 @@ async def test_a_wait_from_outside_lends_nothing() -> None:
 async def test_slots_released_out_of_order_leave_the_job_able_to_lend() -> None:
     async def parent() -> object:
         first, second = lanes.slot("x"), lanes.slot("y")
-        await first.acquire()
-        await second.acquire()
-        first.release()
-        second.release()
+        async with first, second:
+            first.release()  # before the one inside it
+            second.release()
+            assert await lanes.run("one", value, "inside") == "inside"
         return await lanes.run("one", value, "child")
 
     async with new_lanes({"one": 1, "x": 1, "y": 1}) as lanes:
         assert await asyncio.wait_for(asyncio.shield(lanes.submit("one", parent)), 1) == "child"
+
+
+@simulated
+async def test_a_slot_without_a_block_is_refused_inside_a_job() -> None:
+    async def job() -> str:
+        slot = lanes.slot("x")
+        with pytest.raises(UsageError, match="async with"):
+            await slot.acquire()
+        assert slot.id is None
+        return "goes on"
+
+    async with new_lanes({"one": 1, "x": 1}) as lanes:
+        assert await lanes.run("one", job) == "goes on"
+        assert lanes.stats().lanes["x"].running == 0
 
 
 @simulated
@@ -503,6 +566,44 @@ async def test_takers_are_served_first_come_first_served() -> None:
         diary.let_go("holds the lane")
         await asyncio.gather(*jobs)
     assert order == ["c", "b", "a"]
+
+
+@simulated
+async def test_a_cap_kept_for_a_taker_does_not_lock_out_the_job_that_has_its_lane() -> None:
+    diary = Diary()
+
+    async def parent() -> str:
+        return await lanes.submit("other", diary.work, "child")
+
+    async with new_lanes({"a": 1, "b": 1, "other": 1}, max_concurrent=1) as lanes:
+        job = lanes.submit("a", parent)
+        await passing()
+        both = lanes.submit(["a", "b"], diary.work, "both")  # has the lent `a`, waits for the cap
+        await passing()
+        assert lanes.stats().lanes["a"].running == 1
+        assert list(await asyncio.wait_for(asyncio.gather(job, both), 10)) == ["child", "both"]
+
+
+@simulated
+async def test_a_taker_behind_a_blocked_one_does_not_lock_the_cap() -> None:
+    diary = Diary()
+
+    async def parent(name: str) -> str:
+        return await lanes.submit("other", diary.work, name)
+
+    async with new_lanes({"a": 1, "b": 1, "c": 1, "other": 1}, max_concurrent=1) as lanes:
+        lanes.pause("other")
+        lanes.pause("b")
+        first = lanes.submit("a", parent, "first")
+        second = lanes.submit("c", parent, "second")
+        await passing()
+        both = lanes.submit(["a", "b"], diary.work, "both")  # has the `a` that the first has lent
+        await passing()
+        lanes.resume("other")
+        await passing(50)
+        lanes.resume("b")
+        outcomes = await asyncio.wait_for(asyncio.gather(first, second, both), 10)
+    assert list(outcomes) == ["first", "second", "both"]
 
 
 @simulated

@@ -39,7 +39,7 @@ async def reads_overtake(stage: Stage) -> str:
     reads_ms, writes_ms = stage.ledger.waited_ms("r"), stage.ledger.waited_ms("w")
     return (
         f"Reads waited {seconds(reads_ms)} on average, writes {seconds(writes_ms)}; "
-        f"{before} of 9 reads started before the last write."
+        f"{before} of {len(reads)} reads started before the last write."
     )
 
 
@@ -93,7 +93,11 @@ async def lending(stage: Stage) -> str:
     stage.watch(None)
     lent = stage.ledger.counts["queue.command.lent"]
     back = stage.ledger.counts["queue.command.took_back"]
-    return f"One slot, five jobs, no deadlock: slots were lent {lent} times and taken back {back} times."
+    lane = stage.lanes.stats().lanes["agent"]
+    return (
+        f"Width {lane.max_concurrent}, {lane.completed} of {lane.submitted} jobs succeeded, no deadlock: "
+        f"slots were lent {lent} times and taken back {back} times."
+    )
 
 
 async def closed_limit(stage: Stage) -> str:

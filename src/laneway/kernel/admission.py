@@ -46,6 +46,7 @@ class Admission:
         self._out: list[Effect] = []
         self._marked_lanes: dict[Lane, None] = {}
         self._marked_pools: dict[Pool, None] = {}
+        self._marked_asides: dict[Lane, None] = {}
 
     # ---- what the parts share ----
 
@@ -88,10 +89,21 @@ class Admission:
                 lane.lent += by
         self.job_event(event, entry)
 
+    def count_alone(self, slot: Entry) -> None:
+        """A slot that was part of a job stands alone: count it."""
+        if slot.is_part:
+            slot.is_part = False
+            if slot.state is JobState.RUNNING:
+                self.running += 1
+            elif slot.state is JobState.LENT:
+                self.lent += 1
+
     def mark(self, resource: Resource) -> None:
         """Look at this resource again before the command is over: it may have room."""
         if isinstance(resource, Lane):
             self._marked_lanes[resource] = None
+            if resource.aside:
+                self._marked_asides[resource] = None
         elif isinstance(resource, Pool):
             self._marked_pools[resource] = None
 
@@ -110,6 +122,8 @@ class Admission:
         lane.queue.push(entry, now)
         if lane.stack and any(descends(entry, owner) for owner in lane.stack):
             lane.kin[entry] = None
+        if entry.inside:
+            lane.insiders += 1
         if lane.waiting >= lane.watch_high:
             self._watch(lane)
         self._watch_wait(entry)
@@ -130,6 +144,8 @@ class Admission:
             lane.queue.remove(entry, started=started)
         if lane.kin:
             lane.kin.pop(entry, None)
+        if entry.is_slot and lane.insiders:
+            lane.insiders -= 1
         lane.waiting -= 1
         if lane.waiting <= lane.watch_low:
             self._watch(lane)
@@ -163,9 +179,13 @@ class Admission:
 
     def _settle(self, now: int) -> None:
         """Look at every mark until nothing more can start."""
-        lanes, pools = self._marked_lanes, self._marked_pools
+        lanes, pools, asides = self._marked_lanes, self._marked_pools, self._marked_asides
         while lanes or pools:
-            if lanes:
+            if asides:
+                lane, _ = asides.popitem()
+                if lane.aside:
+                    self._recall(lane, now)  # before others start in the lane that they wait in
+            elif lanes:
                 lane = next(iter(lanes))
                 del lanes[lane]
                 self._pump(lane, now)
@@ -187,8 +207,6 @@ class Admission:
                 return
         if lane.takers:
             self.lending.serve_takers(lane)
-        if lane.aside:
-            self._recall(lane, now)
         queue = lane.queue
         while queue.count and lane.is_open():
             entry = lane.head(now)
@@ -221,9 +239,22 @@ class Admission:
         for unit in units:
             # Lanes that are still marked may have a better head: then the pool chooses, once all have been looked at.
             if isinstance(unit, Pool) and (unit.parked or self._marked_lanes or not unit.has_room(lane)):
-                self._park(lane, unit, now)
-                return False
+                return self._want(entry, lane, unit, now)
         self._start(entry, lane, units, now)
+        return True
+
+    def _want(self, entry: Entry, lane: Lane, pool: Pool, now: int) -> bool:
+        """A job lacks a unit of this pool: its lane parks there. True: the lane may go on with others.
+
+        A pool of one of its earlier lanes must not hold up the lane that it waits in: then the job is set aside, and
+        that earlier lane parks for it.
+        """
+        if pool in lane.pools or pool is self.threads:
+            self._park(lane, pool, now)
+            return False
+        owner = next(earlier for earlier in entry.lanes[:-1] if pool in earlier.pools)
+        self._put_aside(entry, lane, owner)
+        self._park(owner, pool, now)
         return True
 
     def _park(self, lane: Lane, pool: Pool, now: int) -> None:
@@ -232,8 +263,8 @@ class Admission:
         pool.park(lane, now)
         if pool.has_room(lane):
             self._marked_pools[pool] = None
-        elif pool is self.threads:
-            # Waiting alone may bring a job to the head that needs no thread.
+        elif pool is self.threads or lane.insiders:
+            # Waiting alone may bring a job to the head that does not need this pool.
             change = lane.queue.next_change()
             if change is not None:
                 self._set_lane_alarm(lane, change)
@@ -246,14 +277,16 @@ class Admission:
             lane = pool.pick(now)
             if lane is None:
                 return
-            late = lane.is_late
             pool.unpark(lane)
             if lane.aside:
-                self._recall(lane, now)
-            if self._pass_pool(lane, pool, now, late=late):
+                if self._want_for_aside(lane, now):
+                    continue
+                self.mark(lane)  # for its own queue, and for those behind the first
+                lane = self._take_from_aside(lane, now)
+            if self._pass_pool(lane, pool, now):
                 self._pump(lane, now)
 
-    def _pass_pool(self, lane: Lane, pool: Pool, now: int, *, late: bool) -> bool:
+    def _pass_pool(self, lane: Lane, pool: Pool, now: int) -> bool:
         """A pool gave way to this lane: start its head, or park it at the next pool that does not."""
         entry = lane.head(now) if lane.queue.count and lane.is_open() else None
         if entry is None or entry.stage + 1 < len(entry.lanes):
@@ -265,14 +298,16 @@ class Admission:
             if not isinstance(unit, Pool):
                 continue
             if not unit.has_room(lane) or (unit.rank > pool.rank and unit.parked):
-                self._park(lane, unit, now)
-                return False
-        self._start(entry, lane, units, now, late=late)
+                return self._want(entry, lane, unit, now)
+        self._start(entry, lane, units, now)
         return True
 
-    def _start(self, entry: Entry, lane: Lane, units: tuple[Resource, ...], now: int, *, late: bool = False) -> None:
+    def _start(self, entry: Entry, lane: Lane, units: tuple[Resource, ...], now: int) -> None:
         """A job has everything it needs: it runs."""
+        late = bool(lane.pools) and lane.late_at() <= now
         self._unqueue(entry, lane, started=True)
+        for earlier in entry.lanes[: entry.stage]:
+            earlier.staged -= 1
         self._hold(entry, units, late=late)
         lane.last_start = now
         self._run(entry, now)
@@ -286,12 +321,12 @@ class Admission:
             self._run(entry, now)
             return
         entry.state = _RUNNING
-        entry.phase += 1
+        entry.phase = 2
         entry.attempt = 1
         entry.started_at = now
         self.waiting -= 1
         self.running += 1
-        waited = now - entry.submitted_at
+        waited = now - entry.queued_at
         if waited < FINE:
             lane.wait_counts[waited] += 1
         else:
@@ -342,6 +377,7 @@ class Admission:
         """A job with several lanes has this one: it waits for the next, holding this."""
         self._unqueue(entry, lane, started=True)
         self._hold(entry, (*entry.units, lane))
+        lane.staged += 1
         lane.last_start = now
         entry.stage += 1
         assert entry.places is not None
@@ -390,10 +426,14 @@ class Admission:
 
     def _set_aside(self, entry: Entry, lane: Lane, blocking: Lane, now: int) -> None:
         """It would hold up others in its last lane: take it out until the earlier lane has what it needs."""
+        self._put_aside(entry, lane, blocking)
+        self._want_for_aside(blocking, now)
+
+    @staticmethod
+    def _put_aside(entry: Entry, lane: Lane, blocking: Lane) -> None:
         lane.queue.remove(entry, started=False)
         entry.aside = blocking
         blocking.aside.append(entry)
-        self._want_for_aside(blocking, now)
 
     def _want_for_aside(self, lane: Lane, now: int) -> bool:
         """See to it that this lane is looked at when the first job set aside for it can go on. False: it can."""
@@ -410,17 +450,21 @@ class Admission:
         return False
 
     def _recall(self, lane: Lane, now: int) -> None:
-        """Let the first job that was set aside for this lane's token or group stand in its last lane again."""
-        if self._want_for_aside(lane, now):
-            return
+        """Let the first job that was set aside for this lane's token or group try again."""
+        if not self._want_for_aside(lane, now):
+            self.mark(self._take_from_aside(lane, now))
+            if lane.aside:
+                self.mark(lane)
+
+    def _take_from_aside(self, lane: Lane, now: int) -> Lane:
+        """The first job that was set aside stands in its last lane again."""
         entry = lane.aside.popleft()
         entry.aside = None
         entry.phase += 1
-        entry.lanes[-1].queue.push(entry, now)
+        last = entry.lanes[-1]
+        last.queue.push(entry, now)
         self._watch_wait(entry)
-        self.mark(entry.lanes[-1])
-        if lane.aside:
-            self.mark(lane)
+        return last
 
     def _set_lane_alarm(self, lane: Lane, due: int) -> None:
         lane.phase += 1  # only the newest alarm of a lane counts

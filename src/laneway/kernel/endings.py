@@ -184,10 +184,14 @@ class Endings(Admission):
         lane = entry.lanes[entry.stage]
         self._unqueue(entry, lane, started=False)
         for unit in entry.units:
-            if isinstance(unit, Lane) and unit.stack is not None:
+            assert isinstance(unit, Lane)
+            if unit.stack is not None:
                 unit.stack.remove(entry)
+            unit.staged -= 1
             unit.held -= 1
             self.mark(unit)
+            for pool in unit.pools:
+                self.mark(pool)  # what a reservation keeps may have changed
         entry.units = ()
         self.mark(lane)
 

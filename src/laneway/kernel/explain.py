@@ -21,6 +21,7 @@ from laneway.records import (
 )
 
 NAMED_MAX = 5
+_TIMED = (WaitReason.TIME, WaitReason.CLOSED, WaitReason.RATE)  # their sentence says how long already
 
 
 def explain(kernel: Kernel, job_id: JobId, *, now: int, wall_ms: int) -> Explanation:
@@ -64,10 +65,10 @@ def _answer(
     until_ms: int | None = None,
     blocked_by: tuple[JobId, ...] = (),
 ) -> Explanation:
-    parts = [f"{entry.id} {text}"]
+    parts = [f"{_called(entry)} {text}"]
     if position is not None:
         parts.append(f"position {position}")
-    if estimate_ms is not None:
+    if estimate_ms is not None and reason not in _TIMED:
         parts.append(f"about {duration(estimate_ms)} to go")
     return Explanation(
         job_id=entry.id,
@@ -82,6 +83,11 @@ def _answer(
     )
 
 
+def _called(entry: Entry) -> str:
+    """What a reader knows the job by."""
+    return f"{entry.spec.label} ({entry.id})" if entry.spec.label else entry.id
+
+
 def _running(entry: Entry, now: int) -> Explanation:
     text = f"has run for {duration(now - entry.started_at)} in lane {entry.lane.name!r} (attempt {entry.attempt})"
     if entry.stop is not None:
@@ -93,15 +99,13 @@ def _lent(kernel: Kernel, entry: Entry) -> Explanation:
     if entry.waits == 0 or entry.returns:
         names = ", ".join(repr(unit.name) for unit in entry.units if unit is not kernel.threads)
         return _answer(entry, WaitReason.TAKE_BACK, f"waits to have back what it lent ({names})")
-    targets = tuple(
-        wait.target.id for wait in kernel.lending.waits.values() if wait.target is not None and entry in wait.chain
-    )
-    shown = ", ".join(targets[:NAMED_MAX]) + (" …" if len(targets) > NAMED_MAX else "")
+    targets = [wait.target for wait in kernel.lending.waits.values() if wait.target is not None and entry in wait.chain]
+    shown = ", ".join(_called(target) for target in targets[:NAMED_MAX]) + (" …" if len(targets) > NAMED_MAX else "")
     return _answer(
         entry,
         WaitReason.CHILD,
         f"waits for {shown} and has lent its slots meanwhile",
-        blocked_by=targets,
+        blocked_by=tuple(target.id for target in targets),
     )
 
 
@@ -134,7 +138,7 @@ def _queued(kernel: Kernel, entry: Entry, *, now: int, wall_ms: int) -> Explanat
         return _answer(entry, WaitReason.CLOSED, text, position=position, estimate_ms=left, until_ms=until)
     owner = _exclusive_owner(entry, lane)
     if owner is not None:
-        text = f"waits: exclusive lane {lane.name!r} is with {owner.id}"
+        text = f"waits: exclusive lane {lane.name!r} is with {_called(owner)}"
         estimate = _estimate(lane, position)
         return _answer(
             entry, WaitReason.EXCLUSIVE, text, position=position, estimate_ms=estimate, blocked_by=(owner.id,)
@@ -162,7 +166,7 @@ def _shared(kernel: Kernel, entry: Entry, lane: Lane, *, now: int, wall_ms: int,
             return _answer(
                 entry,
                 _pool_reason(kernel, pool),
-                f"waits for {_pool_words(kernel, pool)}: {pool.held} of {pool.cap} taken",
+                f"waits for {_pool_words(kernel, pool)}: {_taken(pool)}",
                 position=position,
                 estimate_ms=_estimate(lane, position),
             )
@@ -170,6 +174,11 @@ def _shared(kernel: Kernel, entry: Entry, lane: Lane, *, now: int, wall_ms: int,
         text = f"waits in lane {lane.name!r} behind others"
         return _answer(entry, WaitReason.ORDER, text, position=position, estimate_ms=_estimate(lane, position))
     return _answer(entry, WaitReason.NOTHING, f"is about to start in lane {lane.name!r}", position=position)
+
+
+def _taken(pool: Pool) -> str:
+    kept = pool.cap - pool.held
+    return f"{pool.held} of {pool.cap} taken" + (f", {kept} kept for others" if kept > 0 else "")
 
 
 def _pool_reason(kernel: Kernel, pool: Pool) -> WaitReason:

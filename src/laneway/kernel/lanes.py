@@ -46,7 +46,8 @@ class Resource:
                 return False
             if other is taker:
                 return True
-            free -= 1
+            if other.reaches(self):
+                free -= 1
         return False
 
     def kept(self, most: int) -> int:
@@ -147,6 +148,7 @@ class Lane(Resource):
         "configured",
         "counters",
         "due_in",
+        "insiders",
         "is_control",
         "is_late",
         "is_session",
@@ -156,6 +158,7 @@ class Lane(Resource):
         "needs_care",
         "order",
         "parked",
+        "parked_for",
         "paused",
         "phase",
         "plain",
@@ -166,6 +169,7 @@ class Lane(Resource):
         "run_counts",
         "scheduled",
         "stack",
+        "staged",
         "threaded_units",
         "ticket",
         "units",
@@ -197,6 +201,8 @@ class Lane(Resource):
         self.waiting = 0  # those of them that wait here now
         self.scheduled = 0
         self.lent = 0
+        self.staged = 0  # slots held by jobs that wait for a later lane, and hold no cap yet
+        self.insiders = 0  # slots inside jobs that wait here: they may need less than others
         self.queued_max = config.queued_max
         self.paused = False
         self.closed_until: int | None = None
@@ -209,6 +215,7 @@ class Lane(Resource):
         self.kin: dict[Entry, None] = {}  # those that wait here and descend from an owner
         self.aside: deque[Entry] = deque()  # jobs at their last lane that wait for a token or the group of this one
         self.parked: Pool | None = None
+        self.parked_for: Entry | None = None
         self.ticket = 0
         self.due_in: Pool | None = None
         self.is_late = False
@@ -237,11 +244,7 @@ class Lane(Resource):
         limited = self.bucket is not None or self.closed_until is not None
         self.needs_care = bool(self.pools) or limited or self.stack is not None
         self.plain = not self.needs_care and not (
-            config.fair_by
-            or config.timeout_ms
-            or config.wait_timeout_ms
-            or config.boost
-            or config.queued_max is not None
+            config.fair_by or config.timeout_ms or config.wait_timeout_ms or config.boost or self.queued_max is not None
         )
 
     def candidate(self, now: int) -> Entry | None:
@@ -331,8 +334,9 @@ def parent_of(entry: Entry) -> Entry | None:
     """The nearest live job it was submitted from; ended ones are skipped and forgotten."""
     up = entry.up
     while up is not None and up.state.is_final:
+        if not up.inside:
+            entry.inside = False
         up = up.up
-        entry.inside = False
     entry.up = up
     return up
 
@@ -378,9 +382,10 @@ class Pool(Resource):
         if self.reserve and free > 0:
             for name, amount in self.reserve.items():
                 member = self.lanes.get(name)
+                used = member.held - member.staged if member is not None else 0
                 if lane is None or name != lane.name:
-                    free -= max(0, amount - (member.held if member is not None else 0))
-                elif member is not None and member.held < amount:
+                    free -= max(0, amount - used)
+                elif used < amount:
                     return True
         return free > 0
 
@@ -388,9 +393,12 @@ class Pool(Resource):
         """A lane waits here for a unit; parking it again takes its new head into account."""
         head = lane.candidate(now)
         assert head is not None
+        if lane.aside:
+            lane.queue.head(now)  # lets time move those that wait, as asking for the head does
         if lane.queue.arrivals is None:
             lane.queue.keep_arrivals()
         lane.parked = self
+        lane.parked_for = head
         self._tickets += 1
         lane.ticket = self._tickets
         self.parked[lane] = None
@@ -409,6 +417,7 @@ class Pool(Resource):
         """A lane does not wait here any longer."""
         del self.parked[lane]
         lane.parked = None
+        lane.parked_for = None
         lane.ticket = 0
 
     def pick(self, now: int) -> Lane | None:

@@ -84,6 +84,9 @@ class Host(Protocol):
     def announce_lending(self, entry: Entry, event: type[JobLent] | type[JobTookBack]) -> None:
         """Count a node as lent or as running again, and say so."""
 
+    def count_alone(self, slot: Entry) -> None:
+        """A slot that was part of a job stands alone: count it."""
+
     def mark(self, resource: Resource) -> None:
         """Look at this resource again before the command is over: it may have room."""
 
@@ -95,6 +98,7 @@ class Lending:
         self._host = host
         self.waits: dict[int, Wait] = {}
         self._by_root: dict[Entry, dict[int, Wait]] = {}  # whose waits they are
+        self._returning: dict[int, Return] = {}  # waits whose target has ended and that take back
 
     # ---- waits ----
 
@@ -132,6 +136,10 @@ class Lending:
 
     def cancel(self, wait_id: int) -> Wait | None:
         """A wait is given up. None: it is over already. The caller ends it by `give_up` once it may return."""
+        pending = self._returning.pop(wait_id, None)
+        if pending is not None:
+            pending.wait_id = None  # it takes back when it can; nobody waits for that any more
+            self._host.emit(ResumeWait(wait_id))
         wait = self.waits.get(wait_id)
         if wait is None or wait.target is None:
             return None
@@ -155,10 +163,20 @@ class Lending:
             wait.chain = [node for node in wait.chain if node is not entry]
         entry.waits = 0
         entry.lent = False
-        for slot in entry.inner or ():
-            slot.up = parent_of(entry)
+        slots, entry.inner = entry.inner, None
+        for slot in slots or ():
+            self._rehang(slot, entry)
+
+    def _rehang(self, slot: Entry, entry: Entry) -> None:
+        """The node around a slot has ended before it: the slot is part of what is around that now, or stands alone."""
+        slot.up = parent_of(entry)
+        if entry.inside and slot.up is not None:
+            if slot.up.inner is None:
+                slot.up.inner = []
+            slot.up.inner.append(slot)
+        else:
             slot.inside = False
-        entry.inner = None
+            self._host.count_alone(slot)
 
     # ---- lending and taking back ----
 
@@ -187,7 +205,9 @@ class Lending:
             if nodes:
                 self._take_back(Return(nodes, None), granted=None)
             return
-        self._take_back(Return(nodes, wait.id), granted=granted)
+        pending = Return(nodes, wait.id)
+        self._returning[wait.id] = pending
+        self._take_back(pending, granted=granted)
 
     def _take_back(self, pending: Return, *, granted: Entry | None) -> None:
         for entry in pending.nodes:
@@ -222,7 +242,12 @@ class Lending:
             self._host.mark(unit)
         if pending.nodes:
             self.try_return(pending)
-        elif pending.wait_id is not None:
+        else:
+            self._resume(pending)
+
+    def _resume(self, pending: Return) -> None:
+        if pending.wait_id is not None:
+            del self._returning[pending.wait_id]
             self._host.emit(ResumeWait(pending.wait_id))
 
     def try_return(self, pending: Return) -> bool:
@@ -242,8 +267,7 @@ class Lending:
             self._host.announce_lending(entry, JobTookBack)
             for other in list(entry.returns):
                 self._drop(other, entry)
-        if pending.wait_id is not None:
-            self._host.emit(ResumeWait(pending.wait_id))
+        self._resume(pending)
         return True
 
     def serve_takers(self, resource: Resource) -> None:
@@ -251,7 +275,8 @@ class Lending:
         if isinstance(resource, Lane) and resource.stack is not None:
             candidates = [taker for taker in resource.takers if resource.can_take(taker)]
         else:
-            candidates = list(islice(resource.takers, max(0, max(resource.cap, 1) - resource.held)))
+            free = max(0, max(resource.cap, 1) - resource.held)
+            candidates = list(islice((taker for taker in resource.takers if taker.reaches(resource)), free))
         for pending in candidates:
             if pending in resource.takers:
                 self.try_return(pending)

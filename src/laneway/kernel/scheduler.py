@@ -131,10 +131,16 @@ class Kernel(Endings):
 
     def _submit_plain(self, job_id: JobId, lane: Lane, spec: JobSpec, entry: Entry, now: int) -> None:
         """The short way for a plain job in a plain lane; it decides what the long way would."""
-        self._sequence = place = self._sequence + 1
-        entry.admit(job_id, lane.alone, spec, place, now)
+        entry.id = job_id
+        entry.lanes = lane.alone
+        entry.spec = spec
+        entry.state = JobState.QUEUED
         entry.phase = 1
+        entry.attempt = 0
         entry.simple = lane.configured
+        entry.units = ()
+        entry.submitted_at = entry.queued_at = now
+        self._sequence = entry.place = self._sequence + 1
         self.jobs[job_id] = entry
         lane.users += 1
         lane.counters.submitted += 1
@@ -163,7 +169,7 @@ class Kernel(Endings):
         self.waiting += 1
         self.job_event(JobSubmitted, entry)
         lane = self._queue(entry, now)
-        if lane.parked is not None and lane.queue.head(now) is not entry:
+        if lane.parked is not None and not lane.aside and lane.head(now) is lane.parked_for:
             return  # the head of a parked lane has not changed, so nothing can start
         self._pump(lane, now)
 
@@ -225,8 +231,6 @@ class Kernel(Endings):
         entry.state = _SUCCEEDED
         entry.phase += 1
         del self.jobs[job_id]
-        self.running -= 1
-        lane.held -= 1
         lane.users -= 1
         lane.counters.completed += 1
         ran = now - entry.started_at
@@ -237,17 +241,20 @@ class Kernel(Endings):
         self._out.append(_new(CompleteJob, (entry, job_id)))
         if self.listening:
             self.job_event(JobCompleted, entry, run_ms=ran)
-        if not lane.waiting and not lane.takers:
+        lane.held -= 1
+        self.running -= 1
+        if lane.waiting:
+            if lane.plain and lane.held < lane.cap and not lane.paused and not lane.takers:
+                following = lane.queue.pop_plain()
+                if following is not None:
+                    lane.waiting = waiting = lane.waiting - 1
+                    if waiting <= lane.watch_low:
+                        self._watch(lane)
+                    self._start_plain(following, lane, now)
+                    if lane.held >= lane.cap:
+                        return
+        elif not lane.takers:
             return
-        if lane.plain and lane.held < lane.cap and not lane.takers and not lane.paused:
-            following = lane.queue.pop_plain()
-            if following is not None:
-                lane.waiting = waiting = lane.waiting - 1
-                if waiting <= lane.watch_low:
-                    self._watch(lane)
-                self._start_plain(following, lane, now)
-                if lane.held >= lane.cap:
-                    return
         self._pump(lane, now)
         self._end_command(now)
 
@@ -342,6 +349,7 @@ class Kernel(Endings):
         found.configured = True
         if queued_max is not None:
             found.queued_max = queued_max
+            found.set_care()
         if self.listening:
             self.publish(LaneResized(lane=lane, concurrency=concurrency))
         self.mark(found)

@@ -23,7 +23,7 @@ _ABANDONED = "; it did not stop within its grace and was abandoned: what it stil
 def error_of(job: Job[Any], effect: SettleJob) -> BaseException:
     """What `await job` raises: the function's own exception if there is one, else what ended the job."""
     lane, own = job.lane_name, job._error  # noqa: SLF001 - same layer
-    if effect.stop is not None and effect.state is not JobState.DEAD:
+    if effect.stop is not None:
         return stop_error(job.id, lane, effect.stop, effect.reason, abandoned=effect.abandoned)
     if effect.state is JobState.CANCELLED:
         return JobCancelledError(

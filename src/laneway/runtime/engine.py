@@ -249,18 +249,17 @@ class Engine:
         cancelled: asyncio.CancelledError | None = None
         try:
             self._carry_out(self.kernel.begin_wait(wait_id, node, target, now=self.now()))
-            while not future.done():
+            while wait_id in self._waits:  # until the kernel has said that it is over
                 try:
                     await future
                 except asyncio.CancelledError as error:
                     cancelled = cancelled or error
-                    if not future.cancelled():
-                        break  # the wait was over already when the cancel came
-                    # It is over when the kernel says so: heirs of an exclusive lane have to end first.
-                    self._waits[wait_id] = future = self.loop.create_future()
-                    self._carry_out(self.kernel.cancel_wait(wait_id, now=self.now()))
+                    if wait_id in self._waits:
+                        # Heirs of an exclusive lane may have to end first.
+                        self._waits[wait_id] = future = self.loop.create_future()
+                        self._carry_out(self.kernel.cancel_wait(wait_id, now=self.now()))
         finally:
-            del self._waits[wait_id]
+            self._waits.pop(wait_id, None)
         if cancelled is not None:
             raise cancelled
 
@@ -276,12 +275,17 @@ class Engine:
 
     # ---- slots ----
 
-    async def acquire_slot(self, names: tuple[str, ...], spec: JobSpec) -> SlotEntry:
+    async def acquire_slot(self, names: tuple[str, ...], spec: JobSpec, *, as_block: bool) -> SlotEntry:
         """Wait for a slot; if the wait is cancelled the request is withdrawn."""
         self.check_caller("slot")
-        slot = SlotEntry(self.loop.create_future())
         current = CURRENT.get()
         up = self.live_node(current) if current is not None else None
+        if up is not None and not as_block:
+            raise UsageError(
+                f"acquire() was called inside {up}: a slot without a block could not be lent while it waits",
+                hint="inside a job use `async with lanes.slot(...)`",
+            )
+        slot = SlotEntry(self.loop.create_future())
         slot_id = self._new_id("slot")
         self._carry_out(self.kernel.submit(slot_id, names, spec, slot, self.now(), up, is_slot=True))
         try:
@@ -355,6 +359,8 @@ class Engine:
                 job = effect.entry
                 if type(job) is Job:
                     job._begun = False
+                    if effect.attempt > 1:
+                        job._ending, job._error = False, None
                     coroutine = run_attempt(self, job, effect.attempt)
                     context = job._context.copy()  # each attempt starts with what the submitter had
                     if self._plain_tasks:
@@ -390,7 +396,7 @@ class Engine:
             case CancelAttempt(entry, _, number):
                 self._cancel_attempt(entry, number)
             case ResumeWait(wait_id):
-                waiter = self._waits.get(wait_id)
+                waiter = self._waits.pop(wait_id, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(None)
             case KeepDeadLetter():
@@ -408,7 +414,7 @@ class Engine:
         task.cancel()
         if not job._begun:
             # A task that is cancelled before its first step never runs: report its end in its place.
-            self.loop.call_soon(self.attempt_ended, job, number, End.CANCELLED, None)
+            task.add_done_callback(lambda _: self.attempt_ended(job, number, End.CANCELLED, None))
 
     async def run_in_thread(self, call: Callable[[], Any]) -> Any:
         """Call a sync function on the pool, which grows to the sync jobs that run."""
@@ -636,6 +642,7 @@ class Engine:
             self._timer = None
         if self._pool is not None:
             self._pool.shutdown(wait=self._in_threads == 0, cancel_futures=True)
-        for waiter in self._waits.values():
+        while self._waits:
+            _, waiter = self._waits.popitem()
             if not waiter.done():
                 waiter.set_result(None)

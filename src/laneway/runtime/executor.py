@@ -54,8 +54,6 @@ def name_of(fn: Callable[..., Any]) -> str:
 async def run_attempt(engine: Engine, job: Job[Any], number: int) -> None:
     """Run an attempt to its end and report it. Never raises, but for what ends the whole process."""
     job._begun = True
-    if number > 1:
-        job._ending = False
     CURRENT.set((engine, job.id, number, None))
     try:
         if job.threaded:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ("CURRENT", "Failure", "Job", "JoinedJob", "Node", "Slot", "SlotEntry")
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 Node = tuple["Engine", JobId, int, "Node | None"]
@@ -50,7 +50,7 @@ class Failure:
             _log.warning("job %s failed and nobody awaited it: %r", self.job_id, self.error)
 
 
-class Job(Entry, Generic[T]):
+class Job(Entry, Generic[T_co]):
     """A submitted job: await it as often as you like, from anywhere on its loop.
 
     Awaiting is shielded: cancelling the waiter does not cancel the job. A job that is awaited from inside another
@@ -68,7 +68,7 @@ class Job(Entry, Generic[T]):
     _value: Any  # what it returned, or a Failure
 
     # Only some jobs have these; `__dict__` comes into being with the first of them that is set.
-    _handles: dict[int, JoinedJob[T]] | None = None  # when it has a key: those that still want it
+    _handles: dict[int, JoinedJob[T_co]] | None = None  # when it has a key: those that still want it
     _in_thread: bool = False  # a thread runs its function now
     _ending: bool = False  # its newest attempt was asked to end
     _error: BaseException | None = None  # of its newest attempt
@@ -109,7 +109,7 @@ class Job(Entry, Generic[T]):
         """Why it is where it is; `str()` of the answer is one sentence."""
         return self._engine.explain_handle(self)
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[Any, None, T_co]:
         if not self._done:
             if CURRENT.get() is None:
                 yield from self._engine.waiter_of(self)
@@ -119,7 +119,7 @@ class Job(Entry, Generic[T]):
         if type(value) is Failure:
             value.seen = True
             raise value.error
-        result: T = value
+        result: T_co = value
         return result
 
     def __repr__(self) -> str:
@@ -137,12 +137,12 @@ class Job(Entry, Generic[T]):
                 waiter.set_result(None)
 
 
-class JoinedJob(Job[T]):
+class JoinedJob(Job[T_co]):
     """A handle of a job with a key: its own to await and to cancel, while the job may be shared."""
 
     __slots__ = ("_detached", "_primary")
 
-    def __init__(self, primary: Job[T]) -> None:
+    def __init__(self, primary: Job[T_co]) -> None:
         super().__init__(primary._engine, primary._fn, (), primary._context, primary._names)
         self._primary = primary
         self._detached = False
@@ -191,8 +191,8 @@ class Slot:
         return self._entry.id if self._entry is not None else None
 
     async def acquire(self) -> Self:
-        """Wait for the slot; give it back with `release()`."""
-        await self._acquire()
+        """Wait for the slot; give it back with `release()`. Not inside a job: there, use `async with`."""
+        await self._acquire(as_block=False)
         return self
 
     def release(self) -> None:
@@ -207,18 +207,18 @@ class Slot:
                 CURRENT.reset(token)
         self._engine.release_slot(entry)
 
-    async def _acquire(self) -> None:
+    async def _acquire(self, *, as_block: bool) -> None:
         if self._asked:
             raise UsageError("this slot is in use already", hint="make one slot() for each use")
         self._asked = True
         try:
-            self._entry = await self._engine.acquire_slot(self._names, self._spec)
+            self._entry = await self._engine.acquire_slot(self._names, self._spec, as_block=as_block)
         except BaseException:
             self._asked = False
             raise
 
     async def __aenter__(self) -> Self:
-        await self._acquire()
+        await self._acquire(as_block=True)
         assert self._entry is not None
         self._token = CURRENT.set((self._engine, self._entry.id, 1, CURRENT.get()))
         return self

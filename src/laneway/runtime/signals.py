@@ -41,6 +41,10 @@ class AbortSignal:
     def listen(self, key: int, listener: Callable[[str], None]) -> None:
         """Be told when it fires; `key` is for `forget`."""
         self._listeners[key] = listener
+        reason = self._reason
+        if reason is not None:  # it fired on another thread while we came: nobody else would say so
+            self._listeners.pop(key, None)
+            listener(reason)
 
     def forget(self, key: int) -> None:
         """Do not tell that listener any more."""

@@ -365,7 +365,8 @@ class KernelRun:
         slot = strand.asked
         assert slot is not None
         job = self._shadow.jobs[slot]
-        if strand.cancelled:
+        if strand.cancelled or strand.gave_up:
+            strand.gave_up = False
             self._withdraw(strand)
             return True
         if job.begun:
@@ -461,6 +462,7 @@ class KernelRun:
         if waiting:
             strand = self._dice.rng.choice(waiting)
             strand.worker.tainted = True
+            strand.gave_up = strand.asked is not None
             self._faults += 1
             assert strand.wait is not None
             self._do(p.CancelWait(strand.wait))
@@ -503,7 +505,9 @@ class KernelRun:
                     self._continue(strand)
 
     def _report_stuck(self) -> None:
-        lines = [str(explain(self.kernel, job_id, now=self._latest, wall_ms=0)) for job_id in self.kernel.jobs]
+        stages = (JobState.RUNNING, JobState.LENT, JobState.SCHEDULED, JobState.QUEUED)
+        jobs = sorted(self.kernel.jobs.values(), key=lambda entry: stages.index(entry.state))
+        lines = [str(explain(self.kernel, entry.id, now=self._latest, wall_ms=0)) for entry in jobs]
         shown = "\n  ".join(lines[:STUCK_SHOWN])
         raise LawBrokenError(f"stuck: {len(lines)} jobs never end after everything was healed\n  {shown}")
 

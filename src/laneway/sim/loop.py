@@ -176,6 +176,10 @@ class SimLoop(AbstractEventLoop):
         known = [task for task in self._tasks.values() if not task.done()]
         return known + sorted(asyncio.all_tasks(self).difference(known), key=lambda task: task.get_name())
 
+    def pending_timers(self) -> int:
+        """Return how many timers are set and not cancelled."""
+        return sum(1 for _, _, timer in self._timers if not timer.cancelled())
+
     def cancel_leftovers(self) -> None:
         """Cancel unfinished tasks, close async generators, and record each task exception that nobody retrieved."""
         self.max_steps = self.steps + CLEANUP_STEPS

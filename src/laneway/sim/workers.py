@@ -98,6 +98,7 @@ class Strand:
     hangs: bool = False
     joining: bool = False
     cancelled: bool = False
+    gave_up: bool = False  # the slot that is asked for is not wanted any more
     done: bool = False
 
 

@@ -16,7 +16,7 @@ from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, tak
 from bench.sample import take
 from bench.workloads import WORKLOADS, Case, Numbers, Ratio, Workload
 
-SMALL = {"noop_a3s": 2, "lanes_plain": 7, "lanes_all_on": 7, "idle_lanes": 50}
+SMALL = {"noop_a3s": 2, "lanes_plain": 7, "lanes_floor": 7, "lanes_all_on": 7, "idle_lanes": 50}
 
 TOY = Workload(
     name="toy",

@@ -1,0 +1,75 @@
+"""The generated pages and blocks are what the generator writes today, and nothing in the code is left out of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import laneway
+from docs import generate
+from laneway.events import EVENT_TYPES
+from laneway.kernel.jobs import TRANSITIONS, Trigger
+from laneway.records import WaitReason
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+@pytest.mark.slow
+def test_nothing_generated_is_stale(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_check_notices_a_stale_block() -> None:
+    page = "before\n<!-- generated:presets -->\nold\n<!-- /generated:presets -->\nafter\n"
+    new = generate.with_blocks(page)
+    assert new != page
+    assert (new[:7], new[-6:]) == ("before\n", "after\n")
+    assert generate.with_blocks(new) == new
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    api = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    errors = (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    missing = [name for name in laneway.__all__ if f"\n### {name}\n" not in api and f"`{name}" not in errors]
+    assert missing == []
+
+
+def test_every_event_type_is_in_the_reference() -> None:
+    page = (REFERENCE / "events.md").read_text(encoding="utf-8")
+    assert [kind for kind in EVENT_TYPES if f"`{kind}`" not in page] == []
+
+
+def test_every_change_of_a_job_has_somebody_who_makes_it() -> None:
+    assert set(generate.TRIGGERS) == set(Trigger) == {trigger for _, trigger in TRANSITIONS}
+
+
+def test_every_reason_to_wait_has_a_meaning() -> None:
+    assert set(generate.comments_of(WaitReason)) == set(WaitReason.__members__)
+
+
+def test_a_partial_benchmark_does_not_replace_a_fuller_one() -> None:
+    rows = "\n".join(f"| row {number} | 1 |" for number in range(99))
+    page = f"<!-- bench:table -->\n\n| measured | value |\n| --- | --- |\n{rows}\n\n<!-- /bench:table -->\n"
+    assert generate.with_numbers(page) == page
+
+
+def test_no_page_names_machines_or_marks_work_as_unfinished() -> None:
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.py"),
+    ]
+    found = {
+        page.relative_to(ROOT).as_posix(): hits
+        for page in pages
+        if (
+            hits := re.findall(
+                r"/work/|/home/|/tmp/|\bTODO\b|\bFIXME\b|\bFILL\b|#\d{2,}\b", page.read_text(encoding="utf-8")
+            )
+        )
+    }
+    assert found == {}

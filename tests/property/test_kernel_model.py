@@ -1,0 +1,45 @@
+"""The kernel against the naive model: the same commands start the same jobs, in the same order."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from tests.property.actions import PLAIN, Actions
+from tests.property.laws import Laws, wind_down
+from tests.property.modelled import ModelledWorld
+from tests.property.worlds import SESSIONS, Drawn, draw_one_cap
+
+
+class ModelMachine(RuleBasedStateMachine):
+    """At most one shared cap, no groups, no lending: here every start and its place can be told beforehand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sound = False
+
+    @initialize(source=st.data())
+    def begin(self, source: st.DataObject) -> None:
+        setup = draw_one_cap(Drawn(source))
+        self.world = ModelledWorld(setup)
+        Laws(self.world)
+        names = [name for name in setup.lanes if name != "control"]
+        is_capped = self.world.model.pool is not None
+        self.actions = Actions(self.world, closable=(names[-1],) if is_capped else (*names, *SESSIONS))
+        self.is_sound = True
+
+    @rule(action=st.sampled_from(PLAIN), source=st.data())
+    def act(self, action: str, source: st.DataObject) -> None:
+        self.is_sound = False
+        getattr(self.actions, action)(Drawn(source))
+        self.is_sound = True
+
+    def teardown(self) -> None:
+        """Whatever has happened, everything can come to its end, in the order that the model says."""
+        if self.is_sound:
+            wind_down(self.world)
+
+
+TestKernelAgreesWithModel = ModelMachine.TestCase
+TestKernelAgreesWithModel.settings = settings(max_examples=120, stateful_step_count=40)
