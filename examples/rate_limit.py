@@ -11,6 +11,7 @@ from laneway import LaneConfig, Lanes, RateLimit, RetryLater
 async def main() -> None:
     config = LaneConfig(concurrency=5, rate_limit=RateLimit(count=2, window_ms=100))
     async with Lanes({"model": config}) as lanes:
+        closed = lanes.subscribe("queue.lane.closed")
         begin = time.monotonic()
         asked = 0
 
@@ -29,7 +30,7 @@ async def main() -> None:
         print(f"  {jobs[2].explain()}")
         for job in jobs[:4]:
             print(await job)
-        await asyncio.sleep(0.1)
+        await anext(closed)
         print("the provider said stop:")
         print(f"  {jobs[-1].explain()}")
         for job in jobs[4:]:

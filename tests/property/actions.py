@@ -170,3 +170,14 @@ WEIGHTED = (
     + ["resize", "pause", "resume", "resume", "close_lane", "reopen_lane", "be_late", "finish_early", "finish_late"]
     + ["stop_waiting", "drain"]
 )
+
+LENDING = (
+    ["submit"] * 4
+    + ["submit_child"] * 8
+    + ["open_slot"] * 7
+    + ["begin_wait"] * 5
+    + ["cancel_wait"] * 4
+    + ["finish"] * 8
+    + ["stop"] * 2
+    + ["pause", "resume", "resume", "resize", "finish_early", "be_on_time", "pass_time", "stop_waiting"]
+)

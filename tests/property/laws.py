@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 
 from laneway.kernel.jobs import Entry
 from laneway.kernel.lanes import Lane, Pool, Resource
 from laneway.kernel.scheduler import Kernel
-from laneway.records import JobState
+from laneway.records import JobId, JobState
 from tests.property.worlds import BEGUN, Node, World
 
 USER = 2
@@ -19,7 +20,9 @@ class Laws:
     def __init__(self, world: World) -> None:
         self.world = world
         self.before: Counter[str] = Counter()
-        self.stages: dict[str, int] = {}
+        self.tokens: dict[str, Fraction] = {}
+        self.at = 0
+        self.stages: dict[JobId, int] = {}
         world.after.append(self.check)
 
     def check(self) -> None:
@@ -28,9 +31,13 @@ class Laws:
         check_books(self.world, held)
         self.check_caps(held)
         check_gates(self.world)
+        self.check_tokens()
         check_exclusive(self.world)
         if not self.world.late:
             nothing_startable(self.world)
+        if self.world.log[-1][0] == "tick":
+            due = self.world.kernel.next_due()
+            assert due is None or due > self.world.now, "a tick left something that was due"
         self.before = held
         self.stages = stages(self.world)
 
@@ -42,8 +49,7 @@ class Laws:
             if node is not None:
                 started |= node.units - set(node.lanes[: self.stages.get(job_id, 0)])
         for job_id, stage in stages(self.world).items():
-            if stage > self.stages.get(job_id, 0):
-                started |= set(self.world.nodes[job_id].lanes[self.stages.get(job_id, 0) : stage])  # type: ignore[index]
+            started |= set(self.world.nodes[job_id].lanes[self.stages.get(job_id, 0) : stage])
         returned: set[str] = set()
         for job_id in self.world.took_back:
             node = self.world.nodes.get(job_id)
@@ -61,6 +67,19 @@ class Laws:
         if not self.world.took_back:
             self.check_reservations(started, held)
 
+    def check_tokens(self) -> None:
+        """Every start takes a token from each of its lanes that has a rate, and there was one."""
+        for name, config in self.world.setup.lanes.items():
+            limit = config.rate_limit
+            if limit is None:
+                continue
+            more = Fraction((self.world.now - self.at) * limit.count, limit.window_ms)
+            left = min(Fraction(limit.count), self.tokens.get(name, Fraction(limit.count)) + more)
+            nodes = [self.world.nodes[job_id] for job_id in self.world.started if job_id in self.world.nodes]
+            self.tokens[name] = left - sum(1 for node in nodes if name in node.units)
+            assert self.tokens[name] >= 0, f"{name}: a start without a token"
+        self.at = self.world.now
+
     def check_reservations(self, started: set[str], held: Counter[str]) -> None:
         """A lane without a reservation never starts on what is reserved for others."""
         for group_name, group in self.world.setup.groups.items():
@@ -74,11 +93,12 @@ class Laws:
                 n for job in self.world.started if job in self.world.nodes for n in self.world.nodes[job].units
             }
             if any(lane.name in running_now for lane in borrowers):
-                unmet = sum(max(0, amount - held[name]) for name, amount in group.reserve.items())
+                used = units_used(self.world, group_name)
+                unmet = sum(max(0, amount - used[name]) for name, amount in group.reserve.items())
                 assert group.cap - held[f"pool:{group_name}"] >= unmet, f"{group_name}: a reservation was borrowed"
 
 
-def stages(world: World) -> dict[str, int]:
+def stages(world: World) -> dict[JobId, int]:
     """How many lanes each waiting job has passed."""
     return {job_id: world.kernel.jobs[job_id].stage for job_id, n in world.nodes.items() if n.state is JobState.QUEUED}
 
@@ -91,6 +111,15 @@ def resources(kernel: Kernel) -> dict[str, Resource]:
             found[f"pool:{pool.name}"] = pool
     found["pool:threads"] = kernel.threads
     return found
+
+
+def units_used(world: World, group: str) -> Counter[str]:
+    """How many units of a group the jobs of each lane have; a job on its way through a lane has none yet."""
+    used: Counter[str] = Counter()
+    for node in world.nodes.values():
+        if node.state is JobState.RUNNING and f"pool:{group}" in node.units:
+            used.update(node.lanes)
+    return used
 
 
 def recount_held(world: World) -> Counter[str]:
@@ -188,6 +217,33 @@ def descends(node: Node, ancestor: Node) -> bool:
     return up is ancestor
 
 
+def check_counters(world: World) -> None:
+    """What the lanes have counted since the start, forgotten ones included, equals what was told."""
+    registry = world.kernel.registry
+    found: Counter[tuple[str, str]] = Counter()
+    kept = [(name, lane.counters) for name, lane in registry.lanes.items()]
+    for name, counters in [*kept, *registry.retired.items()]:
+        family = "session:*" if name.startswith("session:") else name
+        for what in (
+            "submitted",
+            "completed",
+            "failed",
+            "cancelled",
+            "timed_out",
+            "retried",
+            "dead_lettered",
+            "abandoned",
+        ):
+            found[family, what] += getattr(counters, what)
+        found[family, "ran"] += counters.run.total
+    for key in found.keys() | world.tally.keys():
+        if key[1] != "ran":
+            assert found[key] == world.tally[key], f"{key}: counted {found[key]}, told {world.tally[key]}"
+    assert sorted(world.letters) == sorted(j for j, state in world.final.items() if state is JobState.DEAD)
+    attempts = sum(count for (_, what), count in found.items() if what == "ran")
+    assert attempts == world.counts.get("queue.command.started", 0)
+
+
 # ---- no lost wake-up ------------------------------------------------------------------------------------------
 
 
@@ -201,13 +257,13 @@ def nothing_startable(world: World) -> None:
         if lane.config.exclusive:
             having = owners(world, name)
             here = [e for e in here if all(descends(world.nodes[e.id], owner) for owner in having)]
-        here = [entry for entry in here if not _waits_for_passed_lane(entry, now)]
+        here = [entry for entry in here if not _waits_for_passed_lane(world, entry)]
         if not here:
             continue
         top = max(_level(entry, lane, now) for entry in here)
         front = [entry for entry in here if _level(entry, lane, now) == top]
         front = [entry for entry in front if entry.wanted] or front
-        stuck = [entry.id for entry in front if _could_start(kernel, world.nodes[entry.id], entry)]
+        stuck = [entry.id for entry in front if _could_start(world, entry)]
         assert len(stuck) < len(front), f"lane {name}: {stuck} could start and nobody starts them"
 
 
@@ -225,36 +281,39 @@ def _level(entry: Entry, lane: Lane, now: int) -> int:
     return level + aged + max(steps, default=0)
 
 
-def _waits_for_passed_lane(entry: Entry, now: int) -> bool:
+def _waits_for_passed_lane(world: World, entry: Entry) -> bool:
     """It is at its last lane and an earlier one has no token, or no room in its group."""
     if entry.stage + 1 < len(entry.lanes):
         return False
     last = entry.lanes[-1]
+    if not all(_has_room(world, pool, entry) for pool in last.pools):
+        return False  # what its last lane shares holds it up as well, and with it those behind it
     return any(
-        lane.limit_wait_ms(now) or any(p not in last.pools and not _has_room(p, lane) for p in lane.pools)
+        lane.limit_wait_ms(world.now) or any(p not in last.pools and not _has_room(world, p, entry) for p in lane.pools)
         for lane in entry.lanes[:-1]
     )
 
 
-def _has_room(pool: Pool, lane: Lane) -> bool:
+def _has_room(world: World, pool: Pool, entry: Entry) -> bool:
+    """Whether a job may have a unit: what is reserved for one of its lanes is for it too."""
     free = pool.cap - pool.held - len(pool.takers)
-    if free <= 0:
-        return False
-    held = {name: member.held for name, member in pool.lanes.items()}
-    if held.get(lane.name, 0) < pool.reserve.get(lane.name, 0):
+    if free <= 0 or not pool.reserve:
+        return free > 0
+    used = units_used(world, pool.name)
+    mine = {lane.name for lane in entry.lanes}
+    if any(used[name] < amount for name, amount in pool.reserve.items() if name in mine):
         return True
-    return free > sum(max(0, amount - held.get(name, 0)) for name, amount in pool.reserve.items() if name != lane.name)
+    return free > sum(max(0, amount - used[name]) for name, amount in pool.reserve.items() if name not in mine)
 
 
-def _could_start(kernel: Kernel, node: Node, entry: Entry) -> bool:
+def _could_start(world: World, entry: Entry) -> bool:
     if entry.stage + 1 < len(entry.lanes):
         return True
-    last = entry.lanes[-1]
-    around = {name for one in _chain(node) for name in one.units}
+    around = {name for one in _chain(world.nodes[entry.id]) for name in one.units}
     pools = {pool for lane in entry.lanes for pool in lane.pools if f"pool:{pool.name}" not in around}
     if entry.threaded:
-        pools.add(kernel.threads)
-    return all(_has_room(pool, last) for pool in pools)
+        pools.add(world.kernel.threads)
+    return all(_has_room(world, pool, entry) for pool in pools)
 
 
 def _chain(node: Node) -> list[Node]:
@@ -294,6 +353,7 @@ def wind_down(world: World) -> None:
     assert not left, f"deadlock: {left} stay for ever"
     for note in world.waits.values():
         raise AssertionError(f"the wait of {note.node.id} for {note.target.id} never returned")
+    check_counters(world)
     kernel = world.kernel
     assert (kernel.running, kernel.waiting, kernel.scheduled, kernel.lent) == (0, 0, 0, 0)
     for name, resource in resources(kernel).items():

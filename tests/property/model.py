@@ -433,19 +433,24 @@ class Model:
         self.started.append(job.id)
 
     def _is_full(self, lanes: tuple[str, ...], spec: JobSpec, *, threaded: bool) -> bool:
-        """Whether some lane of a new job is at its depth; one that the job passes at once does not count."""
-        for index, name in enumerate(lanes):
-            lane = self.lanes[name]
-            waits = len(self.waiting(name)) + self.scheduled(name)
-            if lane.queued_max is None or waits < lane.queued_max:
-                continue
-            if spec.delay_ms or lane.paused or self.held(name) >= lane.cap or self.waiting(name):
-                return True
-            probe = ModelJob("", lanes, spec, threaded, self.now, [0])
-            no_room = self.pool is not None and self.needs_pool(probe) and self.pool_held() >= self.pool.cap
-            if not lane.limit_allows(self.now) or (no_room and index == len(lanes) - 1):
-                return True
-        return False
+        """Whether some lane of a new job is at its depth; a job that can start at once need not wait in any."""
+        at_depth = [
+            lane
+            for lane in map(self.find, lanes)
+            if lane.queued_max is not None
+            and len(self.waiting(lane.name)) + self.scheduled(lane.name) >= lane.queued_max
+        ]
+        if not at_depth or spec.delay_ms:
+            return bool(at_depth)
+        probe = ModelJob("", lanes, spec, threaded, self.now, [0])
+        no_room = self.pool is not None and self.needs_pool(probe) and self.pool_held() >= self.pool.cap
+        return no_room or any(
+            lane.paused
+            or self.held(lane.name) >= lane.cap
+            or self.waiting(lane.name)
+            or not lane.limit_allows(self.now)
+            for lane in map(self.find, lanes)
+        )
 
     # ---- endings ----
 

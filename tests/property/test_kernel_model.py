@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+import pytest
+from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -11,6 +12,8 @@ from tests.property.laws import Laws, wind_down
 from tests.property.modelled import ModelledWorld
 from tests.property.worlds import SESSIONS, Drawn, draw_one_cap
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a failing example takes minutes to shrink
+
 
 class ModelMachine(RuleBasedStateMachine):
     """At most one shared cap, no groups, no lending: here every start and its place can be told beforehand."""
@@ -18,6 +21,7 @@ class ModelMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.is_sound = False
+        self.world: ModelledWorld | None = None
 
     @initialize(source=st.data())
     def begin(self, source: st.DataObject) -> None:
@@ -37,8 +41,13 @@ class ModelMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever has happened, everything can come to its end, in the order that the model says."""
-        if self.is_sound:
-            wind_down(self.world)
+        if self.world is None:
+            return
+        try:
+            if self.is_sound:
+                wind_down(self.world)
+        finally:
+            note(self.world.story())
 
 
 TestKernelAgreesWithModel = ModelMachine.TestCase

@@ -129,7 +129,9 @@ def test_a_bucket_equals_exact_fractions(count: int, window: int, steps: list[tu
     dues=st.lists(st.tuples(st.integers(0, 100), st.sampled_from(list(Alarm)), st.booleans()), max_size=60),
     now=st.integers(0, 100),
 )
-def test_timers_give_what_is_due_in_order_and_never_what_is_stale(dues: list[tuple[int, Alarm, bool]], now: int) -> None:
+def test_timers_give_what_is_due_in_order_and_never_what_is_stale(
+    dues: list[tuple[int, Alarm, bool]], now: int
+) -> None:
     timers = Timers()
     expected = []
     owners = []
@@ -299,7 +301,9 @@ def expected_head(
     boost=st.sampled_from([None, Boost.standard(), Boost.aggressive(40)]),
     source=st.data(),
 )
-def test_a_lanes_order_is_level_then_wanted_then_place(ageing: int | None, boost: Boost | None, source: st.DataObject) -> None:
+def test_a_lanes_order_is_level_then_wanted_then_place(
+    ageing: int | None, boost: Boost | None, source: st.DataObject
+) -> None:
     queue = Waiting(ageing_ms=ageing, boost=boost, fair_by=None)
     waiting: list[Entry] = []
     now, native_turn = 0, False
@@ -358,7 +362,10 @@ def test_a_name_is_either_refused_or_makes_a_lane_that_is_forgotten_again(name: 
     assert list(registry.lanes) == ["a"]
 
 
-@given(key=st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=10), scope=st.sampled_from(["", "s1/", "s1/s2/"]))
+@given(
+    key=st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=10),
+    scope=st.sampled_from(["", "s1/", "s1/s2/"]),
+)
 def test_session_lanes_appear_by_themselves_everywhere_and_are_exclusive(key: str, scope: str) -> None:
     registry = registry_of("a")
     lane = registry.find(f"{scope}session:{key}", 0)

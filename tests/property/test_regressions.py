@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from laneway.errors import LaneFullError
+from laneway.errors import LaneCycleError, LaneFullError
 from laneway.kernel.protocol import Effect, End, JobSpec, StartJob
 from laneway.kernel.scheduler import Kernel
 from laneway.records import Boost, Group, JobId, JobState, LaneConfig, Priority
@@ -178,3 +178,143 @@ def test_an_overdue_start_counts_as_one_however_it_came_about() -> None:
     desk.submit("j18", "a", now=241)
     desk.submit("j19", "b", now=242)
     assert desk.finish("j15", now=261) == ["j19"]
+
+
+def test_a_lane_at_its_depth_takes_only_jobs_that_can_start_at_once() -> None:
+    """P11: y would wait in session:1 now, and in a later."""
+    desk = Desk({"a": LaneConfig(queued_max=0), "b": 1}, max_concurrent=5)
+    desk.submit("x", "session:1", "b")
+    with pytest.raises(LaneFullError):
+        desk.submit("y", "session:1", "a")
+
+
+def test_a_retry_on_its_way_through_its_first_lane_keeps_its_place_in_the_next() -> None:
+    """P12: x is abandoned and j14 is due in one tick."""
+    desk = Desk({"b": LaneConfig(cancel_grace_ms=1)})
+    desk.submit("j14", "session:1", "b")
+    desk.finish("j14", End.RETRY_LATER, after_ms=5)
+    desk.submit("x", "b")
+    desk.submit("j15", "b")
+    desk.kernel.stop(JobId("x"), now=0)
+    assert desk.tick(10) == ["j14"]
+
+
+def test_a_job_that_only_passes_a_lane_needs_no_cap_and_starts_when_it_has_aged() -> None:
+    """P13."""
+    desk = Desk({"a": 1, "b": LaneConfig(ageing_ms=25), "c": 1}, max_concurrent=1)
+    desk.submit("s3", "a", now=2)
+    desk.submit("j4", "c", now=2)
+    desk.submit("j18", "b", now=2)
+    desk.submit("j23", "b", "c", spec=LAST, now=12)
+    assert desk.wait(24, "s3", "j23", now=12) == ["j4"]
+    assert desk.kernel.next_due() is not None
+    desk.tick(113)
+    assert desk.kernel.jobs[JobId("j23")].stage == 1
+
+
+def test_a_slot_without_a_unit_of_the_group_uses_no_reservation() -> None:
+    """P14: two units are kept for a; s22 has none of them."""
+    desk = Desk({"a": 2, "b": 2}, groups={"g": Group(3, ["a", "b"], {"a": 2})})
+    desk.submit("j3", "b")
+    desk.slot("s22", "a", up="j3")
+    assert desk.submit("j13", "b") == []
+    assert desk.submit("j1", "a") == ["j1"]
+
+
+def test_a_job_stays_lent_while_a_wait_inside_it_has_not_returned() -> None:
+    """P15: s12 waits for session:1, which j44 has; j44 waits for a, so j2 must not take a back before."""
+    desk = Desk({"a": 1})
+    desk.submit("j2", "a")
+    desk.slot("s12", "session:1", "a", up="j2")
+    desk.submit("j35", "session:2", "a")
+    assert desk.wait(36, "s12", "j35") == ["j35"]
+    desk.slot("s37", "a", up="j2")
+    desk.submit("j39", "a")
+    desk.wait(40, "s37", "j39")
+    desk.submit("j44", "session:1", "a", up="s12")
+    started = [*desk.finish("j35", now=1), *desk.finish("j39", now=2)]
+    assert started == ["j39", "j44"]
+    desk.finish("j44", now=3)
+    assert desk.state("j2") is desk.state("s12") is JobState.RUNNING
+
+
+def test_two_waits_in_one_job_take_back_together() -> None:
+    """P15, without children: s20 wants a, which s23 has, and s23 waits for c."""
+    desk = Desk({"a": 1, "b": 1, "c": 1}, max_concurrent=1)
+    desk.submit("s9", "session:2", "c")
+    desk.slot("s20", "session:1", "a", "b", up="s9")
+    desk.submit("s23", "a", "c", spec=LATER)
+    desk.submit("j29", "b")
+    assert desk.wait(30, "s20", "j29") == ["j29"]
+    desk.submit("j31", "b", "c")
+    desk.wait(32, "s9", "j31")
+    started = [*desk.finish("j29", now=1), *desk.finish("j31", now=2)]
+    assert started == ["j31", "s23"]
+    desk.finish("s23", now=3)
+    assert desk.state("s9") is desk.state("s20") is JobState.RUNNING
+
+
+def test_an_alarm_of_a_forgotten_lane_leaves_its_successor_alone() -> None:
+    """P16: session:2 was forgotten and made again; two jobs ran in it at once."""
+    desk = Desk({"a": 1}, threads_max=1)
+    desk.submit("t", "a", threaded=True)
+    desk.submit("x", "session:2", spec=LATER, threaded=True)
+    desk.kernel.stop(JobId("x"), now=0)
+    assert desk.submit("y", "session:2", now=111) == ["y"]
+    desk.tick(60_009)
+    assert desk.submit("z", "session:2", now=60_010) == []
+
+
+def test_a_circle_through_a_slot_whose_job_has_ended_is_refused() -> None:
+    """P17: s37 waits for s18, which stands alone and waits for j4, of which s9 is a part."""
+    desk = Desk({"b": 1, "c": LaneConfig(concurrency=2, cancel_grace_ms=5)})
+    desk.submit("j4", "session:2")
+    desk.slot("s9", "c", up="j4")
+    desk.submit("j7", "c")
+    desk.slot("s18", "session:1", up="j7")
+    desk.wait(32, "s18", "j4")
+    desk.kernel.stop(JobId("j7"), now=0)
+    desk.tick(5)
+    desk.submit("s37", "session:1", now=6)
+    with pytest.raises(LaneCycleError):
+        desk.wait(38, "s9", "s37", now=6)
+
+
+def test_a_job_that_was_set_aside_has_aged_meanwhile() -> None:
+    """P18: j11 has waited in a for two levels when session:1 opens."""
+    desk = Desk({"a": LaneConfig(ageing_ms=10)})
+    desk.kernel.close_lane("session:1", 20, 37, "busy", now=17)
+    desk.submit("j11", "session:1", "a", spec=LAST, now=17)
+    desk.submit("x", "a", now=17)
+    desk.submit("j15", "a", spec=LAST, now=28)
+    desk.tick(37)
+    desk.submit("j16", "a", now=37)
+    assert desk.finish("x", now=37) == ["j11"]
+
+
+def test_a_job_that_needs_a_thread_as_well_is_compared_with_all_others() -> None:
+    """P19: threads are free; under the shared cap the level of the head decides."""
+    desk = Desk({"b": 1, "c": 1}, max_concurrent=1)
+    desk.submit("x", "b", "c")
+    desk.submit("j10", "b", threaded=True)
+    desk.submit("j6", "c", spec=LAST)
+    assert desk.finish("x") == ["j10"]
+
+
+def test_waits_of_a_slot_that_was_hung_up_twice_return_after_its_job_has_ended() -> None:
+    """P20: was a KeyError."""
+    desk = Desk({"a": 1, "b": 1})
+    desk.submit("s1", "session:1", "b")
+    desk.slot("s3", "session:1", "a", up="s1")
+    desk.slot("s8", "b", up="s3")
+    desk.finish("s3")
+    desk.submit("j13", "b")
+    desk.slot("s17", "session:1", "b", up="s8")
+    assert desk.wait(18, "s17", "j13") == ["j13"]
+    desk.finish("s8")
+    desk.submit("j21", "session:1", up="s17")
+    assert desk.wait(22, "s17", "j21") == ["j21"]
+    desk.finish("s1")
+    desk.finish("j13", now=1)
+    desk.finish("j21", now=1)
+    assert desk.state("s17") is JobState.RUNNING

@@ -607,7 +607,7 @@ async def test_a_taker_behind_a_blocked_one_does_not_lock_the_cap() -> None:
 
 
 @simulated
-async def test_random_families_never_deadlock_and_never_exceed_the_caps() -> None:
+async def test_random_families_of_jobs_all_come_to_an_end() -> None:
     running: dict[str, int] = {}
 
     async def work(lane: str, seed: int) -> None:

@@ -46,7 +46,9 @@ class Admission:
         self._out: list[Effect] = []
         self._marked_lanes: dict[Lane, None] = {}
         self._marked_pools: dict[Pool, None] = {}
-        self._marked_asides: dict[Lane, None] = {}
+        self._marked_first: dict[Lane, None] = {}  # those of them with jobs that only pass
+        self._deferred: dict[Lane, None] = {}  # to be looked at once the pools have chosen
+        self._aside: dict[Entry, None] = {}  # jobs that wait for a token or a cap of an earlier lane
 
     # ---- what the parts share ----
 
@@ -102,8 +104,8 @@ class Admission:
         """Look at this resource again before the command is over: it may have room."""
         if isinstance(resource, Lane):
             self._marked_lanes[resource] = None
-            if resource.aside:
-                self._marked_asides[resource] = None
+            if resource.light:
+                self._marked_first[resource] = None
         elif isinstance(resource, Pool):
             self._marked_pools[resource] = None
 
@@ -122,8 +124,8 @@ class Admission:
         lane.queue.push(entry, now)
         if lane.stack and any(descends(entry, owner) for owner in lane.stack):
             lane.kin[entry] = None
-        if entry.inside:
-            lane.insiders += 1
+        if entry.is_slot or entry.stage + 1 < len(entry.lanes):
+            lane.light += 1
         if lane.waiting >= lane.watch_high:
             self._watch(lane)
         self._watch_wait(entry)
@@ -137,15 +139,14 @@ class Admission:
     def _unqueue(self, entry: Entry, lane: Lane, *, started: bool) -> None:
         """A job does not wait in this lane any longer."""
         if entry.aside is not None:
-            entry.aside.aside.remove(entry)
-            self.mark(entry.aside)
+            del self._aside[entry]
             entry.aside = None
         else:
             lane.queue.remove(entry, started=started)
         if lane.kin:
             lane.kin.pop(entry, None)
-        if entry.is_slot and lane.insiders:
-            lane.insiders -= 1
+        if entry.is_slot or entry.stage + 1 < len(entry.lanes):
+            lane.light -= 1
         lane.waiting -= 1
         if lane.waiting <= lane.watch_low:
             self._watch(lane)
@@ -179,22 +180,25 @@ class Admission:
 
     def _settle(self, now: int) -> None:
         """Look at every mark until nothing more can start."""
-        lanes, pools, asides = self._marked_lanes, self._marked_pools, self._marked_asides
-        while lanes or pools:
-            if asides:
-                lane, _ = asides.popitem()
-                if lane.aside:
-                    self._recall(lane, now)  # before others start in the lane that they wait in
-            elif lanes:
-                lane = next(iter(lanes))
-                del lanes[lane]
+        if self._aside:
+            self._bring_back(now)
+        lanes, pools, deferred = self._marked_lanes, self._marked_pools, self._deferred
+        while lanes or pools or deferred:
+            if lanes:
+                # Those that only pass a lane go first: they may be first in the lane they go to.
+                lane = next(iter(self._marked_first or lanes))
+                self._marked_first.pop(lane, None)
+                lanes.pop(lane, None)
                 self._pump(lane, now)
-            else:
+            elif pools:
                 pool = min(pools, key=lambda pool: pool.rank)
                 del pools[pool]
                 self._serve(pool, now)
+            else:
+                lane, _ = deferred.popitem()
+                self._pump(lane, now, pools_have_chosen=True)
 
-    def _pump(self, lane: Lane, now: int) -> None:
+    def _pump(self, lane: Lane, now: int, *, pools_have_chosen: bool = False) -> None:
         """Start what this lane can start; park it where it needs a unit that it shares."""
         if lane.plain and not lane.takers and not lane.paused and lane.parked is None:
             pop = lane.queue.pop_plain
@@ -217,16 +221,16 @@ class Admission:
             elif not lane.needs_care and not entry.threaded and not entry.inside and entry.stage == 0:
                 self._unqueue(entry, lane, started=True)
                 self._start_plain(entry, lane, now)
-            elif not self._start_with_care(entry, lane, now):
+            elif not self._start_with_care(entry, lane, now, pools_have_chosen=pools_have_chosen):
                 return
-        if lane.parked is not None and not lane.aside:
+        if lane.parked is not None:
             lane.parked.unpark(lane)
 
-    def _start_with_care(self, entry: Entry, lane: Lane, now: int) -> bool:
-        """Start the head of a lane if its limit and every cap it shares allow; else park it. False: it stays."""
+    def _start_with_care(self, entry: Entry, lane: Lane, now: int, *, pools_have_chosen: bool) -> bool:
+        """Start the head of a lane if its limit and every cap it shares allow. False: the lane waits with it."""
         wait = lane.limit_wait_ms(now)
         if wait:
-            if lane.parked is not None and not lane.aside:
+            if lane.parked is not None:
                 lane.parked.unpark(lane)
             self._set_lane_alarm(lane, now + wait)
             return False
@@ -235,35 +239,27 @@ class Admission:
             if blocking is not None:
                 self._set_aside(entry, lane, blocking, now)
                 return True
+            if not pools_have_chosen and self._is_contested(entry):
+                self._deferred[lane] = None
+                return False
         units = self._units_for(entry)
         for unit in units:
             # Lanes that are still marked may have a better head: then the pool chooses, once all have been looked at.
-            if isinstance(unit, Pool) and (unit.parked or self._marked_lanes or not unit.has_room(lane)):
-                return self._want(entry, lane, unit, now)
+            if not isinstance(unit, Pool) or (unit not in lane.pools and unit is not self.threads):
+                continue
+            if unit.parked or self._marked_lanes or not unit.has_room_for(entry):
+                self._park(lane, unit, now)
+                return False
         self._start(entry, lane, units, now)
-        return True
-
-    def _want(self, entry: Entry, lane: Lane, pool: Pool, now: int) -> bool:
-        """A job lacks a unit of this pool: its lane parks there. True: the lane may go on with others.
-
-        A pool of one of its earlier lanes must not hold up the lane that it waits in: then the job is set aside, and
-        that earlier lane parks for it.
-        """
-        if pool in lane.pools or pool is self.threads:
-            self._park(lane, pool, now)
-            return False
-        owner = next(earlier for earlier in entry.lanes[:-1] if pool in earlier.pools)
-        self._put_aside(entry, lane, owner)
-        self._park(owner, pool, now)
         return True
 
     def _park(self, lane: Lane, pool: Pool, now: int) -> None:
         if lane.parked is not None and lane.parked is not pool:
             lane.parked.unpark(lane)
-        pool.park(lane, now)
-        if pool.has_room(lane):
+        head = pool.park(lane, now)
+        if pool.has_room_for(head):
             self._marked_pools[pool] = None
-        elif pool is self.threads or lane.insiders:
+        elif pool is self.threads or lane.light or pool.reserve:
             # Waiting alone may bring a job to the head that does not need this pool.
             change = lane.queue.next_change()
             if change is not None:
@@ -273,21 +269,19 @@ class Admission:
         """A shared cap may have room: start from the lanes parked there, best first."""
         if pool.takers:
             self.lending.serve_takers(pool)
-        while pool.parked and (pool.reserve or pool.has_room()):
+        while pool.parked:
             lane = pool.pick(now)
             if lane is None:
                 return
             pool.unpark(lane)
-            if lane.aside:
-                if self._want_for_aside(lane, now):
-                    continue
-                self.mark(lane)  # for its own queue, and for those behind the first
-                lane = self._take_from_aside(lane, now)
             if self._pass_pool(lane, pool, now):
                 self._pump(lane, now)
 
     def _pass_pool(self, lane: Lane, pool: Pool, now: int) -> bool:
-        """A pool gave way to this lane: start its head, or park it at the next pool that does not."""
+        """A pool gave way to this lane: start its head, or park it at the next pool that does not.
+
+        False: there is nothing more to look at in this lane for now.
+        """
         entry = lane.head(now) if lane.queue.count and lane.is_open() else None
         if entry is None or entry.stage + 1 < len(entry.lanes):
             return True
@@ -295,10 +289,11 @@ class Admission:
             return True
         units = self._units_for(entry)
         for unit in units:
-            if not isinstance(unit, Pool):
+            if not isinstance(unit, Pool) or (unit not in lane.pools and unit is not self.threads):
                 continue
-            if not unit.has_room(lane) or (unit.rank > pool.rank and unit.parked):
-                return self._want(entry, lane, unit, now)
+            if not unit.has_room_for(entry) or (unit.rank > pool.rank and unit.parked):
+                self._park(lane, unit, now)
+                return False
         self._start(entry, lane, units, now)
         return True
 
@@ -306,8 +301,6 @@ class Admission:
         """A job has everything it needs: it runs."""
         late = bool(lane.pools) and lane.late_at() <= now
         self._unqueue(entry, lane, started=True)
-        for earlier in entry.lanes[: entry.stage]:
-            earlier.staged -= 1
         self._hold(entry, units, late=late)
         lane.last_start = now
         self._run(entry, now)
@@ -338,7 +331,7 @@ class Admission:
         for unit in units:
             if unit in had:
                 continue
-            unit.held += 1
+            unit.go_out(entry)
             if isinstance(unit, Lane):
                 if unit.stack is not None:
                     unit.stack.append(entry)
@@ -377,7 +370,6 @@ class Admission:
         """A job with several lanes has this one: it waits for the next, holding this."""
         self._unqueue(entry, lane, started=True)
         self._hold(entry, (*entry.units, lane))
-        lane.staged += 1
         lane.last_start = now
         entry.stage += 1
         assert entry.places is not None
@@ -410,61 +402,58 @@ class Admission:
             current = up
         return taken
 
-    # ---- limits of lanes that a job has already passed ----
+    # ---- limits and caps of lanes that a job has already passed ----
+    #
+    # All of them are taken together with its last lane. A job at the head of its last lane that lacks one of an
+    # earlier lane would hold up others there: it is set aside, and stands in its place again whenever something
+    # has changed. There are at most as many such jobs as the earlier lanes are wide.
 
     def _blocking_lane(self, entry: Entry, now: int) -> Lane | None:
-        """An earlier lane of a job whose token or group is not to be had now."""
-        last = entry.lanes[-1]
-        around = self._around(entry) if entry.inside else ()
-        for lane in entry.lanes[:-1]:
+        """An earlier lane of a job whose token or cap is not to be had now."""
+        for lane in entry.lanes[: entry.stage]:
             if lane.limit_wait_ms(now):
                 return lane
-            for pool in lane.pools:
-                if pool not in last.pools and pool not in around and not pool.has_room(lane):
-                    return lane
+        for lane, pool in self._earlier_pools(entry):
+            if not pool.has_room_for(entry):
+                return lane
         return None
 
-    def _set_aside(self, entry: Entry, lane: Lane, blocking: Lane, now: int) -> None:
-        """It would hold up others in its last lane: take it out until the earlier lane has what it needs."""
-        self._put_aside(entry, lane, blocking)
-        self._want_for_aside(blocking, now)
-
-    @staticmethod
-    def _put_aside(entry: Entry, lane: Lane, blocking: Lane) -> None:
-        lane.queue.remove(entry, started=False)
-        entry.aside = blocking
-        blocking.aside.append(entry)
-
-    def _want_for_aside(self, lane: Lane, now: int) -> bool:
-        """See to it that this lane is looked at when the first job set aside for it can go on. False: it can."""
-        wait = lane.limit_wait_ms(now)
-        if wait:
-            self._set_lane_alarm(lane, now + wait)
-            return True
-        first = lane.aside[0]
-        around = self._around(first) if first.inside else ()
-        for pool in lane.pools:
-            if pool not in around and not pool.has_room(lane):
-                self._park(lane, pool, now)
+    def _is_contested(self, entry: Entry) -> bool:
+        """Whether other lanes want what a job needs of its earlier lanes: then the pools choose first."""
+        for _, pool in self._earlier_pools(entry):
+            if pool.parked or self._marked_lanes or pool in self._marked_pools:
                 return True
         return False
 
-    def _recall(self, lane: Lane, now: int) -> None:
-        """Let the first job that was set aside for this lane's token or group try again."""
-        if not self._want_for_aside(lane, now):
-            self.mark(self._take_from_aside(lane, now))
-            if lane.aside:
-                self.mark(lane)
-
-    def _take_from_aside(self, lane: Lane, now: int) -> Lane:
-        """The first job that was set aside stands in its last lane again."""
-        entry = lane.aside.popleft()
-        entry.aside = None
-        entry.phase += 1
+    def _earlier_pools(self, entry: Entry) -> list[tuple[Lane, Pool]]:
+        """The caps that a job shares through its earlier lanes only, less those that the job around it has."""
         last = entry.lanes[-1]
-        last.queue.push(entry, now)
-        self._watch_wait(entry)
-        return last
+        around = self._around(entry) if entry.inside else ()
+        return [
+            (lane, pool)
+            for lane in entry.lanes[: entry.stage]
+            for pool in lane.pools
+            if pool not in last.pools and pool not in around
+        ]
+
+    def _set_aside(self, entry: Entry, lane: Lane, blocking: Lane, now: int) -> None:
+        lane.queue.remove(entry, started=False)
+        entry.aside = blocking
+        self._aside[entry] = None
+        wait = blocking.limit_wait_ms(now)
+        if wait:
+            self._set_lane_alarm(blocking, now + wait)
+
+    def _bring_back(self, now: int) -> None:
+        """Something has changed: those that were set aside stand in their places again."""
+        aside, self._aside = self._aside, {}
+        for entry in aside:
+            lane = entry.lanes[-1]
+            entry.aside = None
+            entry.phase += 1
+            lane.queue.push(entry, now)
+            self._watch_wait(entry)
+            self.mark(lane)
 
     def _set_lane_alarm(self, lane: Lane, due: int) -> None:
         lane.phase += 1  # only the newest alarm of a lane counts

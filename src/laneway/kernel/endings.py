@@ -144,7 +144,7 @@ class Endings(Admission):
                 if unit.stack is not None:
                     unit.stack.remove(entry)
             if not was_lent or unit is self.threads:
-                unit.held -= 1
+                unit.come_back(entry)
             self.mark(unit)
         entry.units = ()
         entry.lanes[-1].counters.run.add(now - entry.started_at)
@@ -175,8 +175,7 @@ class Endings(Admission):
                 bereaved.then(now)
         for lane in entry.lanes:
             lane.users -= 1
-            if not lane.users and not lane.configured:
-                self._retire(lane, now)
+            self._retire(lane, now)
 
     def _leave_queue(self, entry: Entry) -> None:
         """A job that has not begun leaves its queue, and the lanes it had already passed."""
@@ -187,15 +186,15 @@ class Endings(Admission):
             assert isinstance(unit, Lane)
             if unit.stack is not None:
                 unit.stack.remove(entry)
-            unit.staged -= 1
-            unit.held -= 1
+            unit.come_back(entry)
             self.mark(unit)
-            for pool in unit.pools:
-                self.mark(pool)  # what a reservation keeps may have changed
         entry.units = ()
         self.mark(lane)
 
     def _retire(self, lane: Lane, now: int) -> None:
+        """Forget a lane made on the fly that nothing uses; one with a rate limit when its bucket is full again."""
+        if lane.configured or lane.users:
+            return
         if lane.bucket is not None and not lane.bucket.is_full(now):
             self._set_lane_alarm(lane, now + lane.config.rate_limit.window_ms if lane.config.rate_limit else now)
             return

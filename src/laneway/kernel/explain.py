@@ -96,7 +96,7 @@ def _running(entry: Entry, now: int) -> Explanation:
 
 
 def _lent(kernel: Kernel, entry: Entry) -> Explanation:
-    if entry.waits == 0 or entry.returns:
+    if entry.returns:
         names = ", ".join(repr(unit.name) for unit in entry.units if unit is not kernel.threads)
         return _answer(entry, WaitReason.TAKE_BACK, f"waits to have back what it lent ({names})")
     targets = [wait.target for wait in kernel.lending.waits.values() if wait.target is not None and entry in wait.chain]

@@ -8,7 +8,6 @@ so the cost of a start grows with the logarithm of the lanes that wait, never wi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -37,6 +36,14 @@ class Resource:
         self.rank = rank  # lanes are asked first, then the caps they share in the order of their ranks
         self.held = 0
         self.takers: dict[Return, None] = {}  # ordered: first come, first served
+
+    def go_out(self, entry: Entry) -> None:
+        """A job has a unit now; `entry` is whose it is."""
+        self.held += 1
+
+    def come_back(self, entry: Entry) -> None:
+        """A job has a unit no longer."""
+        self.held -= 1
 
     def can_take(self, taker: Return) -> bool:
         """Whether this taker may have its unit back now: takers before it count as served."""
@@ -139,7 +146,6 @@ class Lane(Resource):
     __slots__ = (
         "alert_level",
         "alone",
-        "aside",
         "bucket",
         "closed_reason",
         "closed_until",
@@ -148,13 +154,13 @@ class Lane(Resource):
         "configured",
         "counters",
         "due_in",
-        "insiders",
         "is_control",
         "is_late",
         "is_session",
         "kin",
         "last_start",
         "lent",
+        "light",
         "needs_care",
         "order",
         "parked",
@@ -169,7 +175,6 @@ class Lane(Resource):
         "run_counts",
         "scheduled",
         "stack",
-        "staged",
         "threaded_units",
         "ticket",
         "units",
@@ -201,8 +206,7 @@ class Lane(Resource):
         self.waiting = 0  # those of them that wait here now
         self.scheduled = 0
         self.lent = 0
-        self.staged = 0  # slots held by jobs that wait for a later lane, and hold no cap yet
-        self.insiders = 0  # slots inside jobs that wait here: they may need less than others
+        self.light = 0  # jobs that wait here and may need less than others: slots, and those that only pass
         self.queued_max = config.queued_max
         self.paused = False
         self.closed_until: int | None = None
@@ -213,7 +217,6 @@ class Lane(Resource):
         # The exclusive lane's owners, oldest first: all but the last have lent it, to their descendants only.
         self.stack: list[Entry] | None = [] if config.exclusive else None
         self.kin: dict[Entry, None] = {}  # those that wait here and descend from an owner
-        self.aside: deque[Entry] = deque()  # jobs at their last lane that wait for a token or the group of this one
         self.parked: Pool | None = None
         self.parked_for: Entry | None = None
         self.ticket = 0
@@ -246,10 +249,6 @@ class Lane(Resource):
         self.plain = not self.needs_care and not (
             config.fair_by or config.timeout_ms or config.wait_timeout_ms or config.boost or self.queued_max is not None
         )
-
-    def candidate(self, now: int) -> Entry | None:
-        """The job for which this lane wants a unit of a shared cap."""
-        return self.aside[0] if self.aside else self.head(now)
 
     def head(self, now: int) -> Entry | None:
         """Who would start next here."""
@@ -356,7 +355,8 @@ class Pool(Resource):
         "_limit",
         "_rekeys",
         "_tickets",
-        "lanes",
+        "_used",
+        "claimants",
         "parked",
         "reserve",
     )
@@ -364,8 +364,9 @@ class Pool(Resource):
     def __init__(self, name: str, cap: int, *, rank: int, reserve: Mapping[str, int] | None = None) -> None:
         super().__init__(name, cap, rank)
         self.reserve = dict(reserve or {})
-        self.lanes: dict[str, Lane] = {}  # those with a reservation, once they exist
+        self._used = dict.fromkeys(self.reserve, 0)  # how many units jobs of those lanes have
         self.parked: dict[Lane, None] = {}
+        self.claimants: dict[Lane, None] = {}  # those of them whose head may use a reservation
         self._heap: list[tuple[int, int, int, int, Lane]] = []
         self._rekeys: list[tuple[int, int, Lane]] = []
         self._dues: list[tuple[int, int, Lane]] = []
@@ -374,6 +375,22 @@ class Pool(Resource):
         self._after_late = False
         self._limit = 256
 
+    def go_out(self, entry: Entry) -> None:
+        """A job has a unit now; it uses what is reserved for its lanes."""
+        self.held += 1
+        self._count(entry, 1)
+
+    def come_back(self, entry: Entry) -> None:
+        """A job has a unit no longer."""
+        self.held -= 1
+        self._count(entry, -1)
+
+    def _count(self, entry: Entry, by: int) -> None:
+        if self.reserve:
+            for lane in entry.lanes:
+                if lane.name in self._used:
+                    self._used[lane.name] += by
+
     def has_room(self, lane: Lane | None = None) -> bool:
         """Whether a unit may go out: to this lane, or to any that has no reservation left to use."""
         free = self.cap - self.held
@@ -381,20 +398,23 @@ class Pool(Resource):
             free -= self.kept(free)
         if self.reserve and free > 0:
             for name, amount in self.reserve.items():
-                member = self.lanes.get(name)
-                used = member.held - member.staged if member is not None else 0
+                used = self._used.get(name, 0)
                 if lane is None or name != lane.name:
                     free -= max(0, amount - used)
                 elif used < amount:
                     return True
         return free > 0
 
-    def park(self, lane: Lane, now: int) -> None:
-        """A lane waits here for a unit; parking it again takes its new head into account."""
-        head = lane.candidate(now)
+    def has_room_for(self, entry: Entry) -> bool:
+        """Whether a unit may go out to a job: what is reserved for any of its lanes is for it too."""
+        if not self.reserve:
+            return self.has_room()
+        return any(self.has_room(lane) for lane in entry.lanes if self in lane.pools)
+
+    def park(self, lane: Lane, now: int) -> Entry:
+        """A lane waits here for a unit for its head; parking it again takes its new head into account."""
+        head = lane.head(now)
         assert head is not None
-        if lane.aside:
-            lane.queue.head(now)  # lets time move those that wait, as asking for the head does
         if lane.queue.arrivals is None:
             lane.queue.keep_arrivals()
         lane.parked = self
@@ -402,6 +422,8 @@ class Pool(Resource):
         self._tickets += 1
         lane.ticket = self._tickets
         self.parked[lane] = None
+        if self.reserve and any(one.name in self.reserve for one in head.lanes):
+            self.claimants[lane] = None
         lane.is_late = False
         heappush(self._heap, (lane.priority_of(head), -head.rank, head.place, lane.ticket, lane))
         change = lane.queue.next_change()
@@ -412,18 +434,20 @@ class Pool(Resource):
             heappush(self._dues, (lane.late_at(), lane.ticket, lane))
         if len(self._heap) > self._limit:
             self._sweep()
+        return head
 
     def unpark(self, lane: Lane) -> None:
         """A lane does not wait here any longer."""
         del self.parked[lane]
+        self.claimants.pop(lane, None)
         lane.parked = None
         lane.parked_for = None
         lane.ticket = 0
 
     def pick(self, now: int) -> Lane | None:
         """Which of the parked lanes starts next; it stays parked."""
-        if self.reserve and not self.has_room():
-            return self._pick_reserved(now)
+        if not self.has_room():
+            return self._pick_reserved(now) if self.claimants else None
         self._pass_time(now)
         late = self._first_late(now)
         best = self._first_best()
@@ -436,14 +460,13 @@ class Pool(Resource):
         self._after_late = late
 
     def _pick_reserved(self, now: int) -> Lane | None:
-        able = [lane for lane in self.lanes.values() if lane.parked is self and self.has_room(lane)]
-        return min(able, key=lambda lane: self._key(lane, now), default=None)
-
-    @staticmethod
-    def _key(lane: Lane, now: int) -> tuple[int, int, int]:
-        head = lane.candidate(now)
-        assert head is not None
-        return lane.priority_of(head), -head.rank, head.place
+        """Only what is reserved is left: the best of those that may use it."""
+        able = []
+        for lane in self.claimants:
+            head = lane.head(now)
+            if head is not None and self.has_room_for(head):
+                able.append((lane.priority_of(head), -head.rank, head.place, lane))
+        return min(able, key=lambda found: found[:3])[3] if able else None
 
     def _pass_time(self, now: int) -> None:
         while self._rekeys and self._rekeys[0][0] <= now:

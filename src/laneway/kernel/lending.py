@@ -29,24 +29,25 @@ from laneway.records import JobState
 
 
 class Wait:
-    """One node waits for one job (or for a slot to be granted)."""
+    """One node waits for one job (or for a slot to be granted); outstanding until it returns."""
 
-    __slots__ = ("chain", "id", "target")
+    __slots__ = ("chain", "id", "pending", "target")
 
     def __init__(self, wait_id: int, chain: list[Entry], target: Entry) -> None:
         self.id = wait_id
-        self.chain = chain
-        self.target: Entry | None = target
+        self.chain = chain  # the node that waits and those around it, up to the job
+        self.target: Entry | None = target  # None when it has ended
+        self.pending: Return | None = None  # what is to be taken back before it returns
 
 
 class Return:
-    """Nodes that take back what they have lent, all at once; then `wait_id` (if any) returns."""
+    """Nodes that take back what they have lent, all at once; then `wait` (if any) returns."""
 
-    __slots__ = ("needs", "nodes", "wait_id")
+    __slots__ = ("needs", "nodes", "wait")
 
-    def __init__(self, nodes: list[Entry], wait_id: int | None) -> None:
-        self.nodes = nodes
-        self.wait_id = wait_id
+    def __init__(self, wait: Wait | None) -> None:
+        self.nodes: list[Entry] = []
+        self.wait = wait
         self.needs: dict[Resource, None] = {}
 
     def reaches(self, resource: Resource) -> bool:
@@ -98,7 +99,6 @@ class Lending:
         self._host = host
         self.waits: dict[int, Wait] = {}
         self._by_root: dict[Entry, dict[int, Wait]] = {}  # whose waits they are
-        self._returning: dict[int, Return] = {}  # waits whose target has ended and that take back
 
     # ---- waits ----
 
@@ -116,56 +116,98 @@ class Lending:
         for entry in chain:
             entry.simple = False
             entry.waits += 1
-            if entry.waits == 1:
-                for pending in list(entry.returns or ()):
-                    self._drop(pending, entry)
-                if not entry.lent:
-                    self._lend(entry)
+            for pending in list(entry.returns or ()):
+                self._drop(pending, entry)
+            if not entry.lent:
+                self._lend(entry)
         target.wanted += 1
         if target.wanted == 1 and target.spot is not None:
-            lane = target.lanes[target.stage]
-            lane.queue.prefer(target)
-            self._host.mark(lane)
+            self._prefer(target)
 
     def settle(self, target: Entry) -> None:
-        """What these waits waited for has ended, or the slot is granted."""
+        """What these waits waited for has ended, or the slot is granted: take back, then return."""
         waiters, target.waiters = target.waiters, None
         target.wanted = 0
+        granted = target if not target.state.is_final else None
         for wait in waiters or ():
-            self._finish_wait(wait, granted=target if not target.state.is_final else None)
+            wait.target = None
+            wait.pending = pending = Return(wait)
+            for entry in wait.chain:
+                # A node that has other waits outstanding stays lent: the last of them takes it back.
+                if entry.waits == 1 and entry.lent and not entry.state.is_final:
+                    self._add(pending, entry)
+            if self.try_return(pending) or granted is None:
+                continue
+            # The slot is granted, but what was lent for it is not back: held meanwhile, it could close a circle.
+            self._lend(granted)
+            self._add(pending, granted)
+            self.try_return(pending)
 
     def cancel(self, wait_id: int) -> Wait | None:
-        """A wait is given up. None: it is over already. The caller ends it by `give_up` once it may return."""
-        pending = self._returning.pop(wait_id, None)
-        if pending is not None:
-            pending.wait_id = None  # it takes back when it can; nobody waits for that any more
-            self._host.emit(ResumeWait(wait_id))
+        """A wait is given up. None: it is over. Else the caller ends it by `give_up` once it may return."""
         wait = self.waits.get(wait_id)
-        if wait is None or wait.target is None:
+        if wait is None:
+            return None
+        if wait.pending is not None:
+            wait.pending.wait = None  # it takes back when it can; nobody waits for that any more
+            self._return(wait)
             return None
         target, wait.target = wait.target, None
+        if target is None:
+            return None  # it was given up before, and waits for heirs to end
         if target.waiters is not None:
             target.waiters.remove(wait)
         target.wanted -= 1
         if target.wanted == 0 and target.spot is not None:
-            target.lanes[target.stage].queue.prefer(target)
+            self._prefer(target)
         return wait
 
     def give_up(self, wait: Wait) -> None:
         """A cancelled wait returns now; what was lent for it is taken back when it can be."""
-        self._finish_wait(wait, granted=None, at_once=True)
+        self._return(wait)
 
     def forget(self, entry: Entry) -> None:
         """An attempt (or a slot) has ended: nobody takes back for it, and waits it left behind lend nothing more."""
-        for pending in list(entry.returns or ()):
-            self._drop(pending, entry)
+        entry.waits = 0
+        entry.lent = False  # first of all: what follows must not take back for it
         for wait in self._by_root.pop(entry, {}).values():
             wait.chain = [node for node in wait.chain if node is not entry]
-        entry.waits = 0
-        entry.lent = False
+            if wait.chain:
+                self._by_root.setdefault(wait.chain[-1], {})[wait.id] = wait
+        for pending in list(entry.returns or ()):
+            self._drop(pending, entry)
         slots, entry.inner = entry.inner, None
         for slot in slots or ():
             self._rehang(slot, entry)
+
+    def _return(self, wait: Wait) -> None:
+        """A wait is over: tell the engine, and let its nodes go with the wait that is left, or back on their own."""
+        del self.waits[wait.id]
+        if wait.chain:
+            mine = self._by_root[wait.chain[-1]]
+            del mine[wait.id]
+            if not mine:
+                del self._by_root[wait.chain[-1]]
+        self._host.emit(ResumeWait(wait.id))
+        for entry in wait.chain:
+            entry.waits -= 1
+        for entry in wait.chain:
+            if not entry.lent or entry.returns or entry.state.is_final:
+                continue
+            if entry.waits == 0:
+                pending = Return(None)
+                self._add(pending, entry)
+                self.try_return(pending)
+            elif entry.waits == 1:
+                left = next(other for other in self._by_root[wait.chain[-1]].values() if entry in other.chain)
+                if left.pending is not None:
+                    self._add(left.pending, entry)
+                    self.try_return(left.pending)
+
+    def _prefer(self, target: Entry) -> None:
+        lane = target.lanes[target.stage]
+        lane.queue.prefer(target)
+        self._host.mark(lane)  # it may have another head now
 
     def _rehang(self, slot: Entry, entry: Entry) -> None:
         """The node around a slot has ended before it: the slot is part of what is around that now, or stands alone."""
@@ -183,44 +225,13 @@ class Lending:
     def _lend(self, entry: Entry) -> None:
         entry.lent = True
         for unit in lendable(entry, self._host.threads):
-            unit.held -= 1
+            unit.come_back(entry)
             self._host.mark(unit)
         self._host.announce_lending(entry, JobLent)
 
-    def _finish_wait(self, wait: Wait, *, granted: Entry | None, at_once: bool = False) -> None:
-        del self.waits[wait.id]
-        if wait.chain:
-            mine = self._by_root.get(wait.chain[-1])
-            if mine is not None:
-                mine.pop(wait.id, None)
-                if not mine:
-                    del self._by_root[wait.chain[-1]]
-        nodes = []
-        for entry in wait.chain:
-            entry.waits -= 1
-            if entry.waits == 0 and entry.lent and not entry.state.is_final:
-                nodes.append(entry)
-        if not nodes or at_once:
-            self._host.emit(ResumeWait(wait.id))
-            if nodes:
-                self._take_back(Return(nodes, None), granted=None)
-            return
-        pending = Return(nodes, wait.id)
-        self._returning[wait.id] = pending
-        self._take_back(pending, granted=granted)
-
-    def _take_back(self, pending: Return, *, granted: Entry | None) -> None:
-        for entry in pending.nodes:
-            self._register(pending, entry)
-        if self.try_return(pending) or granted is None:
-            return
-        # The slot is granted, but what was lent for it is not back: a slot held meanwhile could close a circle.
-        self._lend(granted)
-        pending.nodes.append(granted)
-        self._register(pending, granted)
-        self.try_return(pending)
-
-    def _register(self, pending: Return, entry: Entry) -> None:
+    def _add(self, pending: Return, entry: Entry) -> None:
+        """One more node takes back with this return."""
+        pending.nodes.append(entry)
         if entry.returns is None:
             entry.returns = []
         entry.returns.append(pending)
@@ -231,7 +242,7 @@ class Lending:
         pending.needs = dict.fromkeys(sorted(pending.needs, key=_taking_order))
 
     def _drop(self, pending: Return, entry: Entry) -> None:
-        """One node is no longer part of a return; without nodes left its wait returns."""
+        """One node is no longer part of a return."""
         pending.nodes.remove(entry)
         assert entry.returns is not None
         entry.returns.remove(pending)
@@ -240,15 +251,7 @@ class Lending:
             del pending.needs[unit]
             del unit.takers[pending]
             self._host.mark(unit)
-        if pending.nodes:
-            self.try_return(pending)
-        else:
-            self._resume(pending)
-
-    def _resume(self, pending: Return) -> None:
-        if pending.wait_id is not None:
-            del self._returning[pending.wait_id]
-            self._host.emit(ResumeWait(pending.wait_id))
+        self.try_return(pending)
 
     def try_return(self, pending: Return) -> bool:
         """Take everything back if all of it can be had at this moment."""
@@ -262,12 +265,12 @@ class Lending:
             assert entry.returns is not None
             entry.returns.remove(pending)
             for unit in lendable(entry, self._host.threads):
-                unit.held += 1
+                unit.go_out(entry)
             entry.lent = False
             self._host.announce_lending(entry, JobTookBack)
-            for other in list(entry.returns):
-                self._drop(other, entry)
-        self._resume(pending)
+        wait, pending.wait = pending.wait, None
+        if wait is not None:
+            self._return(wait)
         return True
 
     def serve_takers(self, resource: Resource) -> None:

@@ -23,6 +23,9 @@ USER = int(Priority.USER)
 USER_BIT = 1 << USER
 RANKS = USER + 8 + 1
 NO_PLACE = -1
+_ONE_BY_AGE = 0
+Change = tuple[int, int, int, int, Entry]
+"""When due, the job's place, how many levels its deadline gives it then (or `_ONE_BY_AGE`), its phase, and the job."""
 
 
 class Line(Protocol):
@@ -282,9 +285,8 @@ class Waiting:
     __slots__ = (
         "_ageing_ms",
         "_boost",
-        "_boosts",
         "_buckets",
-        "_climbs",
+        "_changes",
         "_fair_by",
         "_line_of_users",
         "_mask",
@@ -295,7 +297,6 @@ class Waiting:
         "_user_was_aged",
         "arrivals",
         "count",
-        "simple",
     )
 
     def __init__(self, *, ageing_ms: int | None, boost: Boost | None, fair_by: str | None) -> None:
@@ -309,38 +310,34 @@ class Waiting:
         self._mixed = False  # something here did not come by `push_plain`
         self._mask = 0  # which buckets have live jobs
         self._user_was_aged = False
-        # Three queues of (phase, job) in the order in which they become due: BACKGROUND to SCHEDULED,
-        # the same jobs from SCHEDULED to USER, and SCHEDULED to USER.
-        self._climbs: tuple[deque[tuple[int, Entry]], ...] = ()
-        self._boosts: list[tuple[int, int, int, int, Entry]] = []  # due, place, levels, phase, job
+        self._changes: list[Change] = []  # when waiting alone moves a job to another level
         self._stale = 0
-        self.simple = True  # nothing here ever changes its level by time
         self.count = 0
         # Kept only where the exact oldest counts (shared caps) or lines do not show it (fair share).
-        self.arrivals: deque[tuple[int, Entry]] | None = deque() if fair_by else None
+        self.arrivals: list[tuple[int, int, int, Entry]] | None = [] if fair_by else None
 
     # ---- joining and leaving ----
 
     def push(self, entry: Entry, now: int) -> None:
-        """Let a job wait here; its level is its own, plus what its deadline gives it now."""
-        level = int(entry.spec.priority)
+        """Let a job wait here; its level is its own, plus what its waiting and its deadline have given it by now."""
         if entry.aged or entry.boost:
             entry.aged = entry.boost = 0
+        level = int(entry.spec.priority)
         if level < USER and self._ageing_ms is not None:
-            self.simple = False
-            if not self._climbs:
-                self._climbs = (deque(), deque(), deque())
-            self._append(self._climbs[0 if level == 0 else 2], entry)
+            entry.aged = min(USER - level, (now - entry.queued_at) // self._ageing_ms)
+            self._set_climb(entry)
         deadline = self._deadline_of(entry)
         if deadline is not None:
-            self.simple = False
             self._set_boost(entry, deadline, now)
         if self._shares is not None:
             self._shares.join(share_key(entry, self._fair_by or ""), entry.spec.weight)
         if self.arrivals is not None:
-            self._append(self.arrivals, entry)
+            if len(self.arrivals) > 2 * self.count + 64:
+                self.arrivals = [item for item in self.arrivals if _is_live(item[2], item[3])]
+                heapify(self.arrivals)
+            heappush(self.arrivals, (entry.queued_at, entry.place, entry.phase, entry))
         self.count += 1
-        self._stand(entry, level + entry.boost)
+        self._stand(entry, level + entry.aged + entry.boost)
 
     def push_plain(self, entry: Entry) -> None:
         """Let a new plain job wait in a plain lane: no ageing to watch, no deadline, no share, no arrival to note."""
@@ -438,20 +435,12 @@ class Waiting:
                     for line in bucket.lines():
                         line.compact()
 
-    def _append(self, queue: deque[tuple[int, Entry]], entry: Entry) -> None:
-        # Those that left from the middle stay behind in it; past twice what waits they are swept out.
-        if len(queue) > 2 * self.count + 64:
-            live = [item for item in queue if item[1].spot is not None and item[1].phase == item[0]]
-            queue.clear()
-            queue.extend(live)
-        queue.append((entry.phase, entry))
-
     # ---- order ----
 
     def head(self, now: int) -> Entry | None:
         """Who is next, without taking it."""
-        if not self.simple:
-            self._climb(now)
+        if self._changes and self._changes[0][0] <= now:
+            self._pass_time(now)
         mask = self._mask
         if not mask:
             return None
@@ -462,8 +451,8 @@ class Waiting:
 
     def keep_arrivals(self) -> None:
         """From now on, know exactly who has waited longest (a lane that shares no cap need not)."""
-        waiting = sorted(self, key=lambda entry: (entry.queued_at, entry.place))
-        self.arrivals = deque((entry.phase, entry) for entry in waiting)
+        self.arrivals = [(entry.queued_at, entry.place, entry.phase, entry) for entry in self]
+        heapify(self.arrivals)
 
     def oldest_at(self) -> int | None:
         """When the oldest of those that wait was queued."""
@@ -472,18 +461,16 @@ class Waiting:
             # Without a shared cap every line here is in order of arrival (but for retries), so heads are enough.
             lines = (line for b in self._buckets if b and b.live for line in b.lines())
             return min((first.queued_at for line in lines if (first := line.head()) is not None), default=None)
-        while arrivals and (arrivals[0][1].spot is None or arrivals[0][1].phase != arrivals[0][0]):
-            arrivals.popleft()
-        return arrivals[0][1].queued_at if arrivals else None
+        while arrivals and not _is_live(arrivals[0][2], arrivals[0][3]):
+            heappop(arrivals)
+        return arrivals[0][0] if arrivals else None
 
     def next_change(self) -> int | None:
         """When waiting alone would change the order here."""
-        if self.simple or (self._ageing_ms is None and not self._boosts):
-            return None
-        dues = [due for climb in (0, 1, 2) if (due := self._climb_due(climb)) is not None]
-        if self._boosts:
-            dues.append(self._boosts[0][0])
-        return min(dues) if dues else None
+        changes = self._changes
+        while changes and not _is_live(changes[0][3], changes[0][4]):
+            heappop(changes)
+        return changes[0][0] if changes else None
 
     def __iter__(self) -> Iterator[Entry]:
         """Every waiting job in the order in which they would start if nothing changed."""
@@ -510,37 +497,32 @@ class Waiting:
                 aged_turn_over = take_aged if rank == USER else aged_turn_over
                 yield entry
 
-    def _climb_due(self, climb: int) -> int | None:
-        if not self._climbs:
-            return None
-        queue = self._climbs[climb]
-        while queue and (queue[0][1].spot is None or queue[0][1].phase != queue[0][0]):
-            queue.popleft()
-        if not queue:
-            return None
-        assert self._ageing_ms is not None
-        return queue[0][1].queued_at + self._ageing_ms * (2 if climb == 1 else 1)
-
-    def _climb(self, now: int) -> None:
-        for climb in (0, 1, 2):
-            while True:
-                due = self._climb_due(climb)
-                if due is None or due > now:
-                    break
-                item = self._climbs[climb].popleft()
-                if climb == 0:
-                    self._climbs[1].append(item)
-                entry = item[1]
-                self._leave_bucket(entry)
+    def _pass_time(self, now: int) -> None:
+        """Move those whose time has come to their new level."""
+        changes = self._changes
+        while changes and changes[0][0] <= now:
+            _, _, levels, phase, entry = heappop(changes)
+            if not _is_live(phase, entry):
+                continue
+            self._leave_bucket(entry)
+            if levels == _ONE_BY_AGE:
                 entry.aged += 1
-                self._stand(entry, int(entry.spec.priority) + entry.aged + entry.boost)
-        boosts = self._boosts
-        while boosts and boosts[0][0] <= now:
-            _, _, levels, phase, entry = heappop(boosts)
-            if entry.spot is not None and entry.phase == phase:
-                self._leave_bucket(entry)
+                self._set_climb(entry)
+            else:
                 entry.boost = levels
-                self._stand(entry, int(entry.spec.priority) + entry.aged + levels)
+            self._stand(entry, int(entry.spec.priority) + entry.aged + entry.boost)
+
+    def _set_change(self, due: int, levels: int, entry: Entry) -> None:
+        if len(self._changes) > 8 * self.count + 64:
+            self._changes = [item for item in self._changes if _is_live(item[3], item[4])]
+            heapify(self._changes)
+        heappush(self._changes, (due, entry.place, levels, entry.phase, entry))
+
+    def _set_climb(self, entry: Entry) -> None:
+        """Waiting gives one level for each `ageing_ms`, never above USER."""
+        assert self._ageing_ms is not None
+        if int(entry.spec.priority) + entry.aged < USER:
+            self._set_change(entry.queued_at + self._ageing_ms * (entry.aged + 1), _ONE_BY_AGE, entry)
 
     def _deadline_of(self, entry: Entry) -> int | None:
         boost = self._boost
@@ -550,15 +532,17 @@ class Waiting:
 
     def _set_boost(self, entry: Entry, deadline: int, now: int) -> None:
         assert self._boost is not None
-        if len(self._boosts) > 8 * self.count + 64:
-            self._boosts = [item for item in self._boosts if item[4].spot is not None and item[4].phase == item[3]]
-            heapify(self._boosts)
         for step in self._boost.steps:
             due = entry.submitted_at + deadline - deadline * step.remaining_percent // 100
             if due <= now:
                 entry.boost = step.levels
             else:
-                heappush(self._boosts, (due, entry.place, step.levels, entry.phase, entry))
+                self._set_change(due, step.levels, entry)
+
+
+def _is_live(phase: int, entry: Entry) -> bool:
+    """Whether what was noted about a job that waits still holds."""
+    return entry.spot is not None and entry.phase == phase
 
 
 def _of(line: Line) -> Iterator[Entry]:

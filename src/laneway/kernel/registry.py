@@ -104,11 +104,12 @@ class Registry:
         """Forget a lane made on the fly that nothing uses, unless that would forget a limit."""
         if lane.configured or lane.users or lane.held or lane.paused or lane.closed_until is not None:
             return
+        if self.lanes.get(lane.name) is not lane:
+            return  # it was forgotten before
         if lane.bucket is not None and not lane.bucket.is_full(now):
             return
         del self.lanes[lane.name]
-        for pool in lane.pools:
-            pool.lanes.pop(lane.name, None)
+        lane.phase += 1  # its alarms are not for the next lane of that name
         self.retired.setdefault(self.family_of(lane.name), Counters()).merge(lane.counters)
 
     def family_of(self, name: str) -> str:
@@ -131,8 +132,6 @@ class Registry:
             group = self._group_of(name)
             if group is not None:
                 pools.append(group)
-                if name in group.reserve:
-                    group.lanes[name] = lane
             if self.root is not None:
                 pools.append(self.root)
         lane.join(tuple(pools), self.threads)

@@ -169,7 +169,7 @@ class Kernel(Endings):
         self.waiting += 1
         self.job_event(JobSubmitted, entry)
         lane = self._queue(entry, now)
-        if lane.parked is not None and not lane.aside and lane.head(now) is lane.parked_for:
+        if lane.parked is not None and lane.head(now) is lane.parked_for:
             return  # the head of a parked lane has not changed, so nothing can start
         self._pump(lane, now)
 
@@ -380,7 +380,7 @@ class Kernel(Endings):
             if self.listening:
                 self.publish(LaneResumed(lane=lane))
             self.mark(found)
-            self.registry.retire_if_idle(found, now)
+            self._retire(found, now)
         return self._end_command(now)
 
     def close_lane(self, lane: str, for_ms: int, until_ms: int, reason: str, *, now: int) -> list[Effect]:
@@ -405,7 +405,7 @@ class Kernel(Endings):
             self.registry.check_known(lane)
         else:
             self._open_limit(found)
-            self.registry.retire_if_idle(found, now)
+            self._retire(found, now)
         return self._end_command(now)
 
     def _open_limit(self, lane: Lane) -> None:
@@ -455,10 +455,8 @@ class Kernel(Endings):
             self._open_limit(lane)
         elif lane.closed_until is not None:
             self._set_lane_alarm(lane, lane.closed_until)
-        if lane.users == 0 and lane.name in self.registry.lanes:
-            self.registry.retire_if_idle(lane, now)
-        else:
-            self.mark(lane)
+        self._retire(lane, now)
+        self.mark(lane)
 
     def _job_due(self, alarm: Alarm, entry: Entry, now: int) -> None:
         match alarm:
@@ -503,9 +501,11 @@ class Kernel(Endings):
 
     def _refuse_if_full(self, entry: Entry, lane: Lane, now: int) -> None:
         """The depth is reached: refuse, unless the job would not have to wait at all."""
-        could_start = lane.waiting == 0 and lane.is_open() and not lane.limit_wait_ms(now) and not lane.stack
-        pools: list[Pool] = [unit for unit in self._units_for(entry) if isinstance(unit, Pool)]
-        if entry.spec.delay_ms or not could_start or not all(pool.has_room(lane) for pool in pools):
+        could_start = not entry.spec.delay_ms and all(
+            one.waiting == 0 and one.is_open() and not one.limit_wait_ms(now) and not one.stack for one in entry.lanes
+        )
+        pools = [unit for unit in self._units_for(entry) if isinstance(unit, Pool)]
+        if not could_start or not all(pool.has_room_for(entry) for pool in pools):
             assert lane.queued_max is not None
             raise LaneFullError(lane=lane.name, queued_max=lane.queued_max, waiting=lane.waiting + lane.scheduled)
 

@@ -75,7 +75,7 @@ class Engine:
         self._thread = 0
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
-        self._in_threads = 0  # sync functions that run now, the abandoned ones included
+        self._in_threads: set[asyncio.Task[Any]] = set()  # tasks that wait for a thread, the abandoned ones included
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
         self._waits: dict[int, asyncio.Future[None]] = {}
@@ -367,7 +367,7 @@ class Engine:
                         job._task = asyncio.Task(coroutine, loop=self._loop, name=job.id, context=context)
                     else:
                         job._task = self.loop.create_task(coroutine, name=job.id, context=context)
-                else:
+                elif not job.granted.done():
                     job.granted.set_result(None)
             elif type(effect) is CompleteJob:
                 job = effect.entry
@@ -420,11 +420,13 @@ class Engine:
         """Call a sync function on the pool, which grows to the sync jobs that run."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.kernel.threads.cap, thread_name_prefix="laneway")
-        self._in_threads += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._in_threads.add(task)
         try:
             return await self.loop.run_in_executor(self._pool, call)
         finally:
-            self._in_threads -= 1
+            self._in_threads.discard(task)
 
     # ---- ends ----
 
@@ -613,7 +615,9 @@ class Engine:
                 self._cancel_all("the lanes are closing")
                 await self.wait_idle(timeout_ms)
             finally:
-                self._shut()
+                tasks = self._shut()
+                if tasks:
+                    await asyncio.wait(tasks)
 
     async def _wait_out(self) -> None:
         """Wait until everything has ended; what nothing will ever start (a paused lane) is cancelled."""
@@ -630,8 +634,14 @@ class Engine:
             if self.kernel.can_stop(job_id):
                 self.stop(job_id, reason)
 
-    def _shut(self) -> None:
-        """Leave nothing behind: what still runs is abandoned, and whoever awaits it is told."""
+    def _shut(self) -> list[asyncio.Task[Any]]:
+        """Leave nothing behind: what still runs is abandoned, and whoever awaits it is told.
+
+        Returns the tasks that wait for a thread: they end now. A thread cannot be ended, but nobody waits for it.
+        """
+        tasks = list(self._in_threads)
+        for task in tasks:
+            task.cancel()
         for job_id in list(self.kernel.jobs):
             self._carry_out(self.kernel.abandon(job_id, "the lanes were closed", now=self.now()))
         for subscription in list(self._subscriptions):
@@ -641,8 +651,9 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         if self._pool is not None:
-            self._pool.shutdown(wait=self._in_threads == 0, cancel_futures=True)
+            self._pool.shutdown(wait=not tasks, cancel_futures=True)
         while self._waits:
             _, waiter = self._waits.popitem()
             if not waiter.done():
                 waiter.set_result(None)
+        return tasks

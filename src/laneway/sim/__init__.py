@@ -1,1 +1,17 @@
-"""The simulator: laneway run in one thread, in virtual time, from one seed."""
+"""The simulator: worlds drawn from one integer, in which everything that can go wrong does.
+
+- `loop`         a deterministic asyncio loop in virtual time
+- `world`        what a seed decides before a run: lanes, caps, how likely which fault is
+- `workers`      what jobs do, drawn during the run
+- `shadow`       the simulator's own record of every job, kept from commands and effects
+- `picture`      the kernel counted anew after a step
+- `order`        the order inside a lane, two jobs at a time
+- `starvation`   the bound on waiting at a shared cap
+- `checks`       the laws, held against the kernel after every step
+- `actions`      what happens from outside
+- `kernel_tier`  tier (a): the kernel in a plain loop
+- `tally`        who really runs, counted by the jobs themselves
+- `engine_tier`  tier (b): `Lanes` through the users' door, on the simulated loop
+- `campaign`     many seeds for a while
+- `trace`        lines, their hash, and a failure that can be replayed
+"""

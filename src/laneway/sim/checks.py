@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from laneway.kernel.explain import explain
 from laneway.kernel.jobs import Entry
 from laneway.kernel.lanes import Lane, Pool, Resource
+from laneway.kernel.lending import Return
 from laneway.kernel.protocol import BeginWait, Command, Effect, StartJob
 from laneway.kernel.scheduler import Kernel
 from laneway.records import JobId, JobState
@@ -53,7 +54,7 @@ class Laws:
         if isinstance(command, BeginWait):
             before.wanted.add(command.target_id)  # it is awaited from before it can start
         self._check_counts()
-        self._check_caps(before)
+        self._check_caps(before, lends=isinstance(command, BeginWait))
         self._check_exclusive()
         self._check_tokens(started)
         self._check_order(before)
@@ -130,7 +131,7 @@ class Laws:
 
     # ---- caps ----
 
-    def _check_caps(self, before: Picture) -> None:
+    def _check_caps(self, before: Picture, *, lends: bool) -> None:
         """Nothing starts while held ≥ cap, nothing is taken back while held ≥ max(cap, 1)."""
         for unit, holders in self._picture.holders.items():
             started, back = self._picture.new_holders(unit, before)
@@ -141,24 +142,38 @@ class Laws:
                 raise LawBrokenError(f"{unit.name}: {back[0].id} took back, and {held} hold what {unit.cap} may")
             if started and isinstance(unit, Lane) and unit.paused:
                 raise LawBrokenError(f"{unit.name}: {started[0].id} started although the lane is paused")
-            if started and not back and isinstance(unit, Pool) and unit.reserve:
+            # What was lent may come back within the same command, into what is reserved for others.
+            if started and not back and not lends and isinstance(unit, Pool) and unit.reserve:
                 self._check_reserve(unit, started)
 
     def _check_reserve(self, pool: Pool, started: list[Entry]) -> None:
         """What is reserved for a lane cannot be borrowed by another."""
-        used: dict[str, int] = {}
-        for entry in self._picture.holders[pool].values():
-            for lane in entry.lanes:
-                used[lane.name] = used.get(lane.name, 0) + 1
         for entry in started:
             if len(entry.lanes) > 1 or entry.is_slot:
                 continue
             name = entry.lanes[0].name
-            if used[name] <= pool.reserve.get(name, 0):
-                continue  # it used its own
-            kept = sum(max(0, most - used.get(other, 0)) for other, most in pool.reserve.items() if other != name)
-            if pool.cap - pool.held < kept:
+            taken = 0
+            for used in self._used(pool):
+                kept = sum(max(0, most - used.get(other, 0)) for other, most in pool.reserve.items() if other != name)
+                taken += used[name] > pool.reserve.get(name, 0) and pool.cap - pool.held < kept
+            if taken == len(self._used(pool)):
                 raise LawBrokenError(f"{pool.name}: {entry.id} of {name} took a unit that is reserved for others")
+
+    def _used(self, pool: Pool) -> tuple[dict[str, int], dict[str, int]]:
+        """How much of its reservation each lane uses: the units that its jobs hold, or the jobs that run in it.
+
+        The two differ only for a slot inside a job of another lane of the group, which needs no unit of its own. The
+        documentation does not say which counts there, so only what both forbid is forbidden.
+        """
+        units: dict[str, int] = {}
+        runs: dict[str, int] = {}
+        for entry in self._picture.holders.get(pool, {}).values():
+            for lane in entry.lanes:
+                units[lane.name] = units.get(lane.name, 0) + 1
+        for unit, holders in self._picture.holders.items():
+            if isinstance(unit, Lane):
+                runs[unit.name] = sum(1 for entry in holders.values() if entry.state in BEGUN)
+        return units, runs
 
     def check_busy(self, nodes: Iterable[JobId]) -> None:
         """Whoever runs, with no wait outstanding and none given up, holds all it needs."""
@@ -285,18 +300,22 @@ class Laws:
         """What the kernel itself has to say about a job."""
         return str(explain(self._kernel, entry.id, now=self._now, wall_ms=0))
 
-    def _may_take(self, unit: Resource, taker: object) -> bool:
+    def _may_take(self, unit: Resource, taker: Return) -> bool:
+        """Whether a taker may have a unit back: first come, first served among those that have come so far."""
         if isinstance(unit, Lane) and unit.stack is not None:
-            return bool(unit.stack) and unit.stack[-1] in getattr(taker, "nodes", ())
-        return list(unit.takers).index(taker) < max(unit.cap, 1) - unit.held  # type: ignore[arg-type]
+            return bool(unit.stack) and unit.stack[-1] in taker.nodes
+        before = list(unit.takers)[: list(unit.takers).index(taker)]
+        free = max(unit.cap, 1) - unit.held
+        return free > 0 and free > sum(self._reaches(other, unit) for other in before)
+
+    def _reaches(self, taker: Return, unit: Resource) -> bool:
+        """Whether everything that a taker needs before this unit is there for it."""
+        needs = list(taker.needs)
+        return all(self._may_take(earlier, taker) for earlier in needs[: needs.index(unit)])
 
     def _kept(self, unit: Resource) -> int:
-        """How many takers have first call on a unit: those for which everything that comes before it is there."""
-        kept = 0
-        for taker in unit.takers:
-            needs = list(taker.needs)
-            kept += all(self._may_take(earlier, taker) for earlier in needs[: needs.index(unit)])
-        return kept
+        """How many units are kept for takers."""
+        return sum(self._reaches(taker, unit) for taker in unit.takers)
 
     def _heads(self, lane: Lane) -> list[Entry]:
         """Who may be next in a lane."""
@@ -381,12 +400,15 @@ class Laws:
 
     def _has_room(self, pool: Pool, name: str) -> bool:
         free = pool.cap - pool.held - self._kept(pool)
-        used = {lane.name: lane.held for lane in self._kernel.registry.lanes.values()}
-        if free > 0 and used.get(name, 0) < pool.reserve.get(name, 0):
+        if not pool.reserve or free <= 0:
+            return free > 0
+        return all(self._has_free(pool, name, free, used) for used in self._used(pool))
+
+    @staticmethod
+    def _has_free(pool: Pool, name: str, free: int, used: dict[str, int]) -> bool:
+        if used.get(name, 0) < pool.reserve.get(name, 0):
             return True
-        return (
-            free - sum(max(0, most - used.get(other, 0)) for other, most in pool.reserve.items() if other != name) > 0
-        )
+        return free > sum(max(0, most - used.get(other, 0)) for other, most in pool.reserve.items() if other != name)
 
     # ---- the end ----
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from laneway.errors import (
@@ -26,17 +26,26 @@ from laneway.errors import (
     LaneFullError,
     LanewayError,
     RetryLater,
-    UnknownJobError,
     UnknownLaneError,
     WaitTimeoutError,
 )
+from laneway.events import (
+    Event,
+    JobCancelled,
+    JobCompleted,
+    JobDeadLettered,
+    JobEvent,
+    JobFailed,
+    JobSubmitted,
+    JobTimedOut,
+)
 from laneway.lanes import Lanes
-from laneway.records import JobState, Snapshot
-from laneway.runtime.handles import Job
+from laneway.records import Snapshot
 from laneway.runtime.signals import AbortSignal
+from laneway.runtime.subscriptions import Subscription
 from laneway.sim.loop import SimDeadlockError, SimLoop, SimStalledError
 from laneway.sim.shadow import LawBrokenError
-from laneway.sim.tally import Body, Boom, Plan, Tally
+from laneway.sim.tally import Body, Boom, Join, Plan, Tally
 from laneway.sim.trace import Outcome, SimFailedError, Trace
 from laneway.sim.workers import DEPTH_MAX, Dice
 from laneway.sim.world import World, draw_world
@@ -50,6 +59,8 @@ CLIENTS = 4
 ACTIONS = 30
 STUCK_SHOWN = 12
 REFUSALS = (ConfigError, DrainingError, LaneFullError, UnknownLaneError, DuplicateJobError)
+
+ENDS = (JobCancelled, JobCompleted, JobDeadLettered, JobFailed, JobTimedOut)
 
 logging.getLogger("laneway").addHandler(logging.NullHandler())
 
@@ -78,10 +89,11 @@ def run_engine_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
                 loop.cancel_leftovers()
         quiet.level = level
         loop.close()
+    tail = trace.tail()
     if run.broken is not None:
-        problem, cause = str(run.broken), run.broken
+        problem, cause, tail = str(run.broken), run.broken, run.broken_tail
     if problem is not None:
-        raise SimFailedError(seed=seed, tier="engine", problem=problem, tail=trace.tail()) from cause
+        raise SimFailedError(seed=seed, tier="engine", problem=problem, tail=tail) from cause
     return Outcome(
         seed=seed,
         tier="engine",
@@ -100,6 +112,7 @@ class EngineRun:
         self.world = world
         self.tally = Tally(world)
         self.broken: LawBrokenError | None = None  # found inside a job, where raising would be its outcome
+        self.broken_tail: tuple[str, ...] = ()
         self.faults = 0
         self._trace = trace
         self._loop = loop
@@ -137,17 +150,26 @@ class EngineRun:
         by_error = self._dice.rng.random() < 0.3
         try:
             async with self._lanes:
+                events = self._lanes.subscribe(buffer_max=100_000) if self.world.listens else None
                 stop_watching = self._lanes.on_change(self._note)
                 await self._live()
                 if by_error:
-                    self._swept = True
-                    raise Boom("leave by an error")
+                    self._leave()
                 await self._heal()
         except Boom:
             self._say("left", "", "by an error")
         stop_watching()
         await self._check_ends()
         self._check_closed()
+        if events is not None:
+            await self._check_events(events)
+        await asyncio.sleep(0.001)  # those that were asked to end at the last moment have heard of it by now
+        self.tally.check_asked()
+
+    def _leave(self) -> None:
+        """Leave the lanes by an exception: what is live is cancelled."""
+        self._swept = True
+        raise Boom("leave by an error")
 
     async def _live(self) -> None:
         """Phase one, for as long as the clients take, or until they have waited long enough for what is paused."""
@@ -180,6 +202,7 @@ class EngineRun:
             async with asyncio.timeout(HEALED_MS / 1000):
                 for plan in list(self._plans):
                     await self._collect(plan)
+                    await self._collect_joined(plan)
         except TimeoutError:
             live = [str(self._lanes.explain(info.id)) for info in self._lanes.jobs()]
             shown = "\n  ".join(live[:STUCK_SHOWN])
@@ -191,14 +214,27 @@ class EngineRun:
             if plan.handle is not None and not plan.handle.done():
                 raise LawBrokenError(f"{plan.label} is {plan.handle.state} after closing")
             await self._collect(plan)
+            await self._collect_joined(plan)
         if self.broken is not None:
             raise self.broken
         if self._snapshot is not None and (self._snapshot.running, self._snapshot.waiting) != (0, 0):
             raise LawBrokenError(f"all jobs have ended, but the last snapshot says {self._snapshot}")
 
+    async def _check_events(self, events: Subscription) -> None:
+        """Whoever listened was told of one submit and one end of every job."""
+        told: dict[str, list[type[Event]]] = {}
+        async for event in events:
+            if isinstance(event, JobEvent):
+                told.setdefault(event.job_id, []).append(type(event))
+        for plan in self._plans:
+            assert plan.handle is not None
+            kinds = told.get(plan.handle.id, [])
+            if kinds[:1] != [JobSubmitted] or kinds[-1] not in ENDS or sum(kind in ENDS for kind in kinds) != 1:
+                raise LawBrokenError(f"events of {plan.label}: {', '.join(kind.__name__ for kind in kinds) or 'none'}")
+
     def _check_closed(self) -> None:
         """Closing leaves no task and no timer, but for bodies that did not end when asked to."""
-        if self.tally.stubborn_left():
+        if self.tally.left():
             return
         names = [task.get_name() for task in self._loop.pending_tasks()]
         if names != ["main"]:
@@ -207,7 +243,9 @@ class EngineRun:
             raise LawBrokenError(f"closing left {self._loop.pending_timers()} timers behind")
 
     def _fail(self, error: LawBrokenError) -> None:
-        self.broken = self.broken or error
+        if self.broken is None:
+            self.broken = error
+            self.broken_tail = self._trace.tail()
 
     # ---- clients ----
 
@@ -247,14 +285,49 @@ class EngineRun:
         """Submit a job; None when it is refused, for a good reason."""
         plan = self._plan(up)
         lanes = plan.lanes[0] if len(plan.lanes) == 1 else plan.lanes
+        plan.function = self._function(plan)
+        if self._dice.happens("foreign"):
+            plan.options["key"] = f"key-{self._dice.rng.randint(1, 3)}"
+        scope, _, short = plan.lanes[0].rpartition("/") if len(plan.lanes) == 1 else ("", "", "")
         try:
-            plan.handle = self._lanes.submit(lanes, self._function(plan), **plan.options)
+            if scope:
+                plan.handle = self._lanes.scope(scope).submit(short, plan.function, **plan.options)
+            else:
+                plan.handle = self._lanes.submit(lanes, plan.function, **plan.options)
+        except DuplicateJobError as error:
+            self._join(plan.options["key"], error)
+            return None
         except REFUSALS as error:
             self._refused(plan, error)
             return None
         self._plans.append(plan)
         self._say("submit", plan.label, "+".join(plan.lanes))
         return plan
+
+    def _join(self, key: str, error: DuplicateJobError) -> None:
+        """The key belongs to a live job: submit the same function again and share it."""
+        plan = next((plan for plan in self._plans if plan.handle is not None and plan.handle.id == error.job_id), None)
+        if plan is None or plan.function is None or plan.options.get("key") != key:
+            self._fail(LawBrokenError(f"{key} is said to belong to {error.job_id}, which does not have it"))
+            return
+        try:
+            handle = self._lanes.submit(
+                plan.lanes, plan.function, key=key, tenant=plan.options["tenant"], label=plan.label
+            )
+        except JobFailedError as refusal:
+            self._fail(LawBrokenError(f"joining {plan.label} was refused: {refusal!r}"))
+            return
+        plan.joined.append(Join(handle))
+        self._say("join", plan.label, key)
+
+    async def _collect_joined(self, plan: Plan) -> None:
+        """A share ends as its job does, or by its own cancel."""
+        for join in plan.joined:
+            if join.cancelled:
+                with contextlib.suppress(Boom, JobFailedError):
+                    await join.handle
+            else:
+                await self._await_as(plan, None, join.handle)
 
     def _refused(self, plan: Plan, error: LanewayError) -> None:
         self._say("refused", plan.label, type(error).__name__)
@@ -346,6 +419,13 @@ class EngineRun:
 
     def _cancel(self, plan: Plan) -> None:
         assert plan.handle is not None
+        live = [join for join in plan.joined if not join.handle.done()]
+        if live and self._dice.rng.random() < 0.5:
+            live[0].cancelled = True
+            others = len(live) > 1 or not plan.handle.done()
+            plan.asked = plan.asked or not others  # the last one to detach ends the job
+            self._say("detach", plan.label, str(live[0].handle.cancel("meddled")))
+            return
         plan.asked = True
         if plan.signal is not None and self._dice.rng.random() < 0.5:
             self._say("abort", plan.label)
@@ -394,7 +474,7 @@ class EngineRun:
         plan.attempts += 1
         self.tally.starts += 1
         self._say("call", plan.label, f"attempt {plan.attempts}")
-        return self._end(plan)
+        return self._end(plan, plan.attempts)
 
     async def _async_body(self, plan: Plan) -> str:
         plan.attempts += 1
@@ -406,11 +486,12 @@ class EngineRun:
                 await self._work(plan, body)
             except asyncio.CancelledError:
                 if self._dice.honest or not self._happens("stubborn"):
-                    plan.ended = "cancelled"
+                    if body.attempt == plan.attempts:
+                        plan.ended = "cancelled"
                     raise
-                body.tainted = True  # it may be abandoned any moment, and then runs on its own account
+                body.stubborn = body.tainted = True  # it may be abandoned any moment, and then runs on its own account
                 await self._hold_on(self._dice.span(400))
-            return self._end(plan)
+            return self._end(plan, body.attempt)
         finally:
             self._say("leave", plan.label, plan.ended)
             self.tally.leave(body)
@@ -444,7 +525,10 @@ class EngineRun:
     async def _children(self, body: Body) -> None:
         """Wait for one child, or for two at once."""
         if self._dice.happens("strands"):
-            await asyncio.gather(self._run_and_wait(body), self._run_and_wait(body))
+            both = await asyncio.gather(self._run_and_wait(body), self._run_and_wait(body), return_exceptions=True)
+            for result in both:
+                if isinstance(result, BaseException):
+                    raise result
             return
         if self._dice.rng.random() < 0.5:
             await self._run_and_wait(body)
@@ -464,7 +548,7 @@ class EngineRun:
         except (LaneCycleError, *REFUSALS):
             return
         except WaitTimeoutError:
-            if timeout is None and self.world.config_of(lanes[-1]).wait_timeout_ms is None:
+            if timeout is None and all(self.world.config_of(lane).wait_timeout_ms is None for lane in lanes):
                 self._fail(LawBrokenError(f"a slot of {plan.label} timed out without a limit"))
             return
         except JobCancelledError:
@@ -483,20 +567,20 @@ class EngineRun:
             await slot.__aexit__(None, None, None)
             slot.release()
 
-    def _end(self, plan: Plan) -> str:
-        """Return or raise, as drawn."""
-        dice = self._dice
-        plan.ended = "return"
-        if dice.honest:
-            return plan.label
-        if self._happens("fail"):
-            plan.ended = "fail"
-            plan.error = Boom(plan.label)
-            raise plan.error
-        if self._happens("retry_later"):
-            plan.ended = "retry_later"
-            raise RetryLater(dice.span(30))
-        if self._happens("give_up"):
-            plan.ended = "give_up"
-            raise GiveUp("enough")
-        return plan.label
+    def _end(self, plan: Plan, attempt: int) -> str:
+        """Return or raise, as drawn. What an attempt does that was abandoned for a newer one is not noted."""
+        ended = "return"
+        if not self._dice.honest:
+            ended = next((name for name in ("fail", "retry_later", "give_up") if self._happens(name)), ended)
+        error = Boom(plan.label)
+        if attempt == plan.attempts:
+            plan.ended, plan.error = ended, error
+        match ended:
+            case "fail":
+                raise error
+            case "retry_later":
+                raise RetryLater(self._dice.span(30))
+            case "give_up":
+                raise GiveUp("enough")
+            case _:
+                return plan.label

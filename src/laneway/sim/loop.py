@@ -177,8 +177,11 @@ class SimLoop(AbstractEventLoop):
         return known + sorted(asyncio.all_tasks(self).difference(known), key=lambda task: task.get_name())
 
     def pending_timers(self) -> int:
-        """Return how many timers are set and not cancelled."""
-        return sum(1 for _, _, timer in self._timers if not timer.cancelled())
+        """Return how many timers will still do something (one for a call to a thread that was cancelled will not)."""
+        calls = ((timer.cancelled(), getattr(timer, "_args", None) or (None,)) for _, _, timer in self._timers)
+        return sum(
+            1 for cancelled, args in calls if not cancelled and not (asyncio.isfuture(args[0]) and args[0].done())
+        )
 
     def cancel_leftovers(self) -> None:
         """Cancel unfinished tasks, close async generators, and record each task exception that nobody retrieved."""
@@ -315,7 +318,8 @@ class SimLoop(AbstractEventLoop):
         """Run the call on this thread, whatever `executor` is, at a seeded moment and unless cancelled before it."""
         future: Future[T] = self.create_future()
         delay = self._rng.random() * EXECUTOR_SECONDS
-        self.call_later(delay, self._run_call, future, func, args, context=copy_context())
+        timer = self.call_later(delay, self._run_call, future, func, args, context=copy_context())
+        future.add_done_callback(lambda _: timer.cancel())
         return future
 
     def _run_call(self, future: Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:

@@ -73,14 +73,14 @@ class ShadowJob:
         self.is_slot = command.is_slot
         self.threaded = command.threaded
         self.up = up
-        self.up_attempt = up.attempt if up is not None else 0
+        self.up_attempt: int = up.attempt if up is not None else 0
         self.submitted_at = now
         self.since = now  # when it began to wait for its next attempt
         self.arrived: dict[int, int] = {}  # by stage: when it came to the lane
         self.started_at = 0
         self.stage = -1  # which of its lanes it waits for; -1 when it does not wait
         self.places: dict[int, int] = {}  # by stage: where it stands, in steps of the simulator
-        self.attempt = 0
+        self.attempt: int = 0
         self.begun = False
         self.failures = 0
         self.deferrals = 0

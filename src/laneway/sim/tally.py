@@ -6,7 +6,7 @@ What it counts is therefore never more than what the scheduler believes to be ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from laneway.runtime.signals import AbortSignal
 from laneway.sim.shadow import LawBrokenError
 from laneway.sim.world import World
 
-__all__ = ("Body", "Boom", "Plan", "Tally")
+__all__ = ("Body", "Boom", "Join", "Plan", "Tally")
 
 
 class Boom(Exception):  # noqa: N818 - what a job raises on purpose
@@ -30,7 +30,7 @@ class Plan:
         self.label = label
         self.lanes = lanes
         self.up = up
-        self.depth = 0 if up is None else up.depth + 1
+        self.depth: int = 0 if up is None else up.depth + 1
         self.options: dict[str, Any] = {}
         self.handle: Job[Any] | None = None
         self.signal: AbortSignal | None = None
@@ -39,12 +39,22 @@ class Plan:
         self.threaded = False
         self.ended = ""  # what its last attempt did
         self.error: Boom | None = None
+        self.function: Callable[[], Any] | None = None
+        self.joined: list[Join] = []
+
+
+class Join:
+    """A further handle of a job with a key."""
+
+    def __init__(self, handle: Job[Any]) -> None:
+        self.handle = handle
+        self.cancelled = False
 
 
 class Body:
     """One attempt (or slot) that really holds lanes at this moment."""
 
-    __slots__ = ("around", "attempt", "lanes", "plan", "tainted", "waits")
+    __slots__ = ("around", "attempt", "lanes", "plan", "stubborn", "tainted", "waits")
 
     def __init__(self, plan: Plan, lanes: tuple[str, ...], around: Body | None = None) -> None:
         self.plan = plan
@@ -52,6 +62,7 @@ class Body:
         self.around = around
         self.attempt = plan.attempts
         self.waits = 0
+        self.stubborn = False  # it was asked to end and goes on
         self.tainted = False  # it gave up a wait: it goes on while still counted as lent
 
     def chain(self) -> Iterator[Body]:
@@ -132,18 +143,24 @@ class Tally:
         if count > most:
             raise LawBrokenError(f"{name}: {count} bodies run at once where {most} may")
 
-    @staticmethod
-    def _counts(body: Body) -> bool:
+    def _counts(self, body: Body) -> bool:
         """Whether the scheduler still answers for it; an abandoned attempt runs on its own account."""
         handle = body.plan.handle
-        if handle is None:
-            return body.plan.options.get("timeout_ms") is None and not body.plan.asked
+        if handle is None:  # `run()` gives no handle: leave out what may have been abandoned
+            limits = (body.plan.options.get("timeout_ms"), self._world.config_of(body.plan.lanes[-1]).timeout_ms)
+            return limits == (None, None) and not body.plan.asked
         if handle.done() or handle.attempt != body.attempt or handle.state in (JobState.SCHEDULED, JobState.QUEUED):
             return False
         if handle.state is not JobState.RUNNING and body.around is None:
             raise LawBrokenError(f"{body.plan.label} runs and waits for nothing, but Lanes says it is {handle.state}")
         return True
 
-    def stubborn_left(self) -> int:
+    def left(self) -> int:
         """How many bodies are still inside their code."""
         return len(self._inside)
+
+    def check_asked(self) -> None:
+        """Whoever is still inside its code after closing was asked to end, and did not."""
+        for body in self._inside:
+            if not any(each.stubborn for each in body.chain()):
+                raise LawBrokenError(f"{body.plan.label} runs on after closing, and nobody asked it to end")
