@@ -286,7 +286,7 @@ def _waits_for_passed_lane(world: World, entry: Entry) -> bool:
     if entry.stage + 1 < len(entry.lanes):
         return False
     last = entry.lanes[-1]
-    if not all(_has_room(world, pool, entry) for pool in last.pools):
+    if not all(_has_room(world, pool, entry) for pool in _pools_for(world, entry) if pool in last.pools):
         return False  # what its last lane shares holds it up as well, and with it those behind it
     return any(
         lane.limit_wait_ms(world.now) or any(p not in last.pools and not _has_room(world, p, entry) for p in lane.pools)
@@ -309,11 +309,18 @@ def _has_room(world: World, pool: Pool, entry: Entry) -> bool:
 def _could_start(world: World, entry: Entry) -> bool:
     if entry.stage + 1 < len(entry.lanes):
         return True
+    if any(lane.limit_wait_ms(world.now) for lane in entry.lanes):
+        return False
+    return all(_has_room(world, pool, entry) for pool in _pools_for(world, entry))
+
+
+def _pools_for(world: World, entry: Entry) -> set[Pool]:
+    """The caps that a job needs a unit of: not those that the job around a slot has."""
     around = {name for one in _chain(world.nodes[entry.id]) for name in one.units}
     pools = {pool for lane in entry.lanes for pool in lane.pools if f"pool:{pool.name}" not in around}
     if entry.threaded:
         pools.add(world.kernel.threads)
-    return all(_has_room(world, pool, entry) for pool in pools)
+    return pools
 
 
 def _chain(node: Node) -> list[Node]:

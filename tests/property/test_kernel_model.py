@@ -51,4 +51,4 @@ class ModelMachine(RuleBasedStateMachine):
 
 
 TestKernelAgreesWithModel = ModelMachine.TestCase
-TestKernelAgreesWithModel.settings = settings(max_examples=120, stateful_step_count=40)
+TestKernelAgreesWithModel.settings = settings(max_examples=300, stateful_step_count=40)

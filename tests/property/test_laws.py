@@ -75,9 +75,9 @@ class LendingMachine(LawMachine):
 
 
 TestKernelKeepsTheLaws = EverythingMachine.TestCase
-TestKernelKeepsTheLaws.settings = settings(max_examples=120, stateful_step_count=40)
+TestKernelKeepsTheLaws.settings = settings(max_examples=300, stateful_step_count=40)
 TestLendingNeverDeadlocks = LendingMachine.TestCase
-TestLendingNeverDeadlocks.settings = settings(max_examples=120, stateful_step_count=50)
+TestLendingNeverDeadlocks.settings = settings(max_examples=250, stateful_step_count=50)
 
 
 # ---- the same commands, given in another way --------------------------------------------------------------------
@@ -143,7 +143,7 @@ def outcome(call: Any) -> list[str]:
     return [f"{type(effect).__name__}{effect[1:] if hasattr(effect, 'entry') else effect[:]}" for effect in effects]
 
 
-@settings(max_examples=100)
+@settings(max_examples=150)
 @given(source=st.data())
 def test_step_listeners_and_clock_steps_change_nothing(source: st.DataObject) -> None:
     choices = Drawn(source)

@@ -312,9 +312,20 @@ def test_waits_of_a_slot_that_was_hung_up_twice_return_after_its_job_has_ended()
     desk.slot("s17", "session:1", "b", up="s8")
     assert desk.wait(18, "s17", "j13") == ["j13"]
     desk.finish("s8")
-    desk.submit("j21", "session:1", up="s17")
-    assert desk.wait(22, "s17", "j21") == ["j21"]
+    assert desk.submit("j21", "session:1", up="s17") == ["j21"]
+    desk.wait(22, "s17", "j21")
     desk.finish("s1")
     desk.finish("j13", now=1)
     desk.finish("j21", now=1)
     assert desk.state("s17") is JobState.RUNNING
+
+
+def test_an_overdue_start_counts_for_the_threads_too() -> None:
+    """P21: P10 in lanes that share nothing but the threads."""
+    desk = Desk({"a": LaneConfig(ageing_ms=25), "b": LaneConfig(ageing_ms=25)}, threads_max=1)
+    desk.submit("j1", "b", threaded=True)
+    desk.submit("j3", "a", threaded=True)
+    desk.submit("j16", "b", threaded=True, now=125)
+    desk.submit("j26", "a", threaded=True, now=264)
+    assert desk.finish("j1", now=264) == ["j3"]
+    assert desk.finish("j3", now=264) == ["j26"]

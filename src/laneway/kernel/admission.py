@@ -16,7 +16,7 @@ from typing import Any
 from laneway.events import Event, JobEvent, JobLent, JobStarted, JobTookBack, LaneIdled, LanePressured, QueueAlerted
 from laneway.kernel.histograms import FINE
 from laneway.kernel.jobs import TRANSITIONS, Entry, Trigger, move
-from laneway.kernel.lanes import Lane, Pool, Resource, descends, parent_of, recovered_at
+from laneway.kernel.lanes import Lane, Pool, Resource, parent_of, recovered_at
 from laneway.kernel.lending import Lending
 from laneway.kernel.protocol import Effect, Publish, StartJob
 from laneway.kernel.registry import Registry
@@ -122,7 +122,7 @@ class Admission:
         entry.queued_at = now
         lane.waiting += 1
         lane.queue.push(entry, now)
-        if lane.stack and any(descends(entry, owner) for owner in lane.stack):
+        if lane.stack is not None and entry.up is not None:
             lane.kin[entry] = None
         if entry.is_slot or entry.stage + 1 < len(entry.lanes):
             lane.light += 1
@@ -243,13 +243,15 @@ class Admission:
                 self._deferred[lane] = None
                 return False
         units = self._units_for(entry)
-        for unit in units:
-            # Lanes that are still marked may have a better head: then the pool chooses, once all have been looked at.
-            if not isinstance(unit, Pool) or (unit not in lane.pools and unit is not self.threads):
-                continue
-            if unit.parked or self._marked_lanes or not unit.has_room_for(entry):
-                self._park(lane, unit, now)
+        own = [unit for unit in units if isinstance(unit, Pool) and (unit in lane.pools or unit is self.threads)]
+        for pool in own:
+            if pool.parked or not pool.has_room_for(entry):
+                self._park(lane, pool, now)
                 return False
+        if own and self._marked_lanes:
+            # Lanes that are still marked may have a better head: the last pool chooses, once all have been looked at.
+            self._park(lane, own[-1], now)
+            return False
         self._start(entry, lane, units, now)
         return True
 
@@ -299,7 +301,7 @@ class Admission:
 
     def _start(self, entry: Entry, lane: Lane, units: tuple[Resource, ...], now: int) -> None:
         """A job has everything it needs: it runs."""
-        late = bool(lane.pools) and lane.late_at() <= now
+        late = len(units) > len(entry.lanes) and lane.late_at() <= now
         self._unqueue(entry, lane, started=True)
         self._hold(entry, units, late=late)
         lane.last_start = now

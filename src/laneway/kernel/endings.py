@@ -20,7 +20,7 @@ from laneway.events import (
 from laneway.kernel.admission import Admission
 from laneway.kernel.jobs import Entry, Trigger, backoff_ms, move
 from laneway.kernel.lanes import Lane
-from laneway.kernel.lending import Bereavement, Wait, heirs, root_of
+from laneway.kernel.lending import Bereavement, Wait, heirs, root_of, slots_inside
 from laneway.kernel.protocol import CancelAttempt, CompleteJob, End, KeepDeadLetter, SettleJob, Stop
 from laneway.kernel.registry import Registry
 from laneway.kernel.timers import Alarm
@@ -237,7 +237,7 @@ class Endings(Admission):
     # ---- ending from outside ----
 
     def _stop(self, entry: Entry, stop: Stop, reason: str, actor: str, now: int) -> None:
-        if entry.stop is not None or (entry.is_slot and entry.state in BEGUN):
+        if not may_stop(entry, stop):
             return
         entry.simple = False
         entry.reason = reason
@@ -246,8 +246,11 @@ class Endings(Admission):
             entry.stop = stop
             self._finish_job(entry, STOP_TRIGGERS[stop], now)
             return
+        asked_already = entry.stop is not None
         entry.stop = stop
-        ended_first = self._job_heirs([entry, *_slots_inside(entry)])
+        if asked_already:
+            return  # it was asked to end when its time was up; now it will not run again either
+        ended_first = self._job_heirs([entry, *slots_inside(entry)])
         if ended_first:
             self._after(ended_first, entry, now, reason="the job that lent it the lane is being ended")
         else:
@@ -296,17 +299,16 @@ class Endings(Admission):
         self.job_event(JobAbandoned, entry)
 
 
+def may_stop(entry: Entry, stop: Stop) -> bool:
+    """Whether a job can be ended so: once, but a cancel also counts for a job that is ending because it timed out."""
+    if entry.is_slot and entry.state in BEGUN:
+        return False
+    return entry.stop is None or (entry.stop is Stop.TIMEOUT and stop in (Stop.CANCEL, Stop.ABORT))
+
+
 def _remember(entry: Entry, reason: str) -> None:
     """Note how an attempt ended, for the dead letter that the job may become; the newest hundred are enough."""
     if entry.history is None:
         entry.history = []
     entry.history.append(f"attempt {entry.attempt}: {reason}")
     del entry.history[:-HISTORY_MAX]
-
-
-def _slots_inside(entry: Entry) -> list[Entry]:
-    found = []
-    for slot in entry.inner or ():
-        found.append(slot)
-        found.extend(_slots_inside(slot))
-    return found

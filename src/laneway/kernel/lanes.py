@@ -216,7 +216,7 @@ class Lane(Resource):
         self.phase = 0  # for timers
         # The exclusive lane's owners, oldest first: all but the last have lent it, to their descendants only.
         self.stack: list[Entry] | None = [] if config.exclusive else None
-        self.kin: dict[Entry, None] = {}  # those that wait here and descend from an owner
+        self.kin: dict[Entry, None] = {}  # those that wait here and were submitted from another job
         self.parked: Pool | None = None
         self.parked_for: Entry | None = None
         self.ticket = 0

@@ -171,7 +171,7 @@ class Lending:
         entry.waits = 0
         entry.lent = False  # first of all: what follows must not take back for it
         for wait in self._by_root.pop(entry, {}).values():
-            wait.chain = [node for node in wait.chain if node is not entry]
+            wait.chain = [node for node in wait.chain if node is not entry and not node.state.is_final]
             if wait.chain:
                 self._by_root.setdefault(wait.chain[-1], {})[wait.id] = wait
         for pending in list(entry.returns or ()):
@@ -199,8 +199,9 @@ class Lending:
                 self._add(pending, entry)
                 self.try_return(pending)
             elif entry.waits == 1:
-                left = next(other for other in self._by_root[wait.chain[-1]].values() if entry in other.chain)
-                if left.pending is not None:
+                others = self._by_root.get(wait.chain[-1], {}).values()
+                left = next((other for other in others if entry in other.chain), None)
+                if left is not None and left.pending is not None:
                     self._add(left.pending, entry)
                     self.try_return(left.pending)
 
@@ -313,7 +314,7 @@ class Lending:
         for wait in self._by_root.get(root, {}).values():
             if wait.target is not None:
                 yield wait.target
-        yield from heirs([root])
+        yield from heirs([root, *slots_inside(root)])
 
 
 def _owners_ahead(entry: Entry) -> Iterator[Entry]:
@@ -328,6 +329,15 @@ def _taking_order(unit: Resource) -> tuple[int, tuple[int, str]]:
         return (0 if unit.stack is not None else 1), unit.order
     assert isinstance(unit, Pool)
     return 2 + unit.rank, (0, unit.name)
+
+
+def slots_inside(entry: Entry) -> list[Entry]:
+    """The slots inside a job, and those inside them."""
+    found = []
+    for slot in entry.inner or ():
+        found.append(slot)
+        found.extend(slots_inside(slot))
+    return found
 
 
 def lendable(entry: Entry, threads: Pool) -> list[Resource]:

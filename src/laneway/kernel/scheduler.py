@@ -24,7 +24,7 @@ from laneway.events import (
     ShutdownStarted,
 )
 from laneway.kernel import protocol
-from laneway.kernel.endings import BEGUN, STOP_TRIGGERS, Endings
+from laneway.kernel.endings import BEGUN, STOP_TRIGGERS, Endings, may_stop
 from laneway.kernel.histograms import FINE
 from laneway.kernel.jobs import TRANSITIONS, Entry, Trigger, move
 from laneway.kernel.lanes import Lane, Pool, parent_of
@@ -278,7 +278,7 @@ class Kernel(Endings):
     def can_stop(self, job_id: JobId) -> bool:
         """Whether `stop` would do anything: the job is live, not being ended, and not a slot in use."""
         entry = self.jobs.get(job_id)
-        return entry is not None and entry.stop is None and not (entry.is_slot and entry.state in BEGUN)
+        return entry is not None and may_stop(entry, Stop.CANCEL)
 
     def stop_waiting(self, lane: str | None, reason: str, prefix: str = "", *, now: int) -> list[Effect]:
         """End everything that has not begun, in one lane, in all whose name begins so, or in all."""

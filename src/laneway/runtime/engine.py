@@ -76,6 +76,7 @@ class Engine:
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._in_threads: set[asyncio.Task[Any]] = set()  # tasks that wait for a thread, the abandoned ones included
+        self._unbegun: set[asyncio.Task[None]] = set()  # tasks that were cancelled before their first step
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
         self._waits: dict[int, asyncio.Future[None]] = {}
@@ -414,6 +415,8 @@ class Engine:
         task.cancel()
         if not job._begun:
             # A task that is cancelled before its first step never runs: report its end in its place.
+            self._unbegun.add(task)
+            task.add_done_callback(self._unbegun.discard)
             task.add_done_callback(lambda _: self.attempt_ended(job, number, End.CANCELLED, None))
 
     async def run_in_thread(self, call: Callable[[], Any]) -> Any:
@@ -637,10 +640,11 @@ class Engine:
     def _shut(self) -> list[asyncio.Task[Any]]:
         """Leave nothing behind: what still runs is abandoned, and whoever awaits it is told.
 
-        Returns the tasks that wait for a thread: they end now. A thread cannot be ended, but nobody waits for it.
+        Returns tasks that end now: those that wait for a thread (which cannot be ended, but nobody waits for it), and
+        those that never took their first step.
         """
-        tasks = list(self._in_threads)
-        for task in tasks:
+        in_threads = list(self._in_threads)
+        for task in in_threads:
             task.cancel()
         for job_id in list(self.kernel.jobs):
             self._carry_out(self.kernel.abandon(job_id, "the lanes were closed", now=self.now()))
@@ -651,9 +655,9 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         if self._pool is not None:
-            self._pool.shutdown(wait=not tasks, cancel_futures=True)
+            self._pool.shutdown(wait=not in_threads, cancel_futures=True)
         while self._waits:
             _, waiter = self._waits.popitem()
             if not waiter.done():
                 waiter.set_result(None)
-        return tasks
+        return [*in_threads, *self._unbegun]

@@ -257,7 +257,9 @@ class Laws:
                 if config.exclusive and job.up is not None:
                     continue  # heirs go by descent
                 for key, other in waiting.items():
-                    if key in was_waiting and other.aside is None and key not in before.aside:
+                    if key not in was_waiting or other.aside is not None or key in before.aside:
+                        continue
+                    if not _may_be_set_aside(other):
                         self._compare(self._shadow.jobs[other.id], job, lane, before)
 
     def _compare(self, rival: ShadowJob, job: ShadowJob, lane: Lane, before: Picture) -> None:
@@ -429,3 +431,12 @@ class Laws:
             raise LawBrokenError(f"lanes made on the fly are idle and not forgotten: {', '.join(stay)}")
         if kernel.next_due() is not None:
             raise LawBrokenError(f"an idle kernel has something due at {kernel.next_due()}")
+
+
+def _may_be_set_aside(entry: Entry) -> bool:
+    """Whether a job needs something of its earlier lanes: it may be passed, even be set aside for a moment."""
+    last = entry.lanes[-1]
+    return any(
+        lane.bucket is not None or lane.closed_until is not None or any(pool not in last.pools for pool in lane.pools)
+        for lane in entry.lanes[: entry.stage]
+    )

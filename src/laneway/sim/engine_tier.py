@@ -310,6 +310,8 @@ class EngineRun:
         if plan is None or plan.function is None or plan.options.get("key") != key:
             self._fail(LawBrokenError(f"{key} is said to belong to {error.job_id}, which does not have it"))
             return
+        if "/" in plan.lanes[0]:
+            return  # a key of a scope is another key outside it
         try:
             handle = self._lanes.submit(
                 plan.lanes, plan.function, key=key, tenant=plan.options["tenant"], label=plan.label
