@@ -22,7 +22,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, is_typeddict
 
 import laneway
 from laneway import errors, events, records, system
@@ -151,7 +151,7 @@ CLI_INTRO: Final = (
 # ---- pages of the reference -------------------------------------------------------------------------------
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Lanes": ("Lanes", "LaneScope"),
+    "Lanes": ("Lanes", "LaneScope", "JobOptions"),
     "What you hold": ("Job", "Slot", "AbortSignal", "Subscription", "DeadLetters"),
     "Settings": ("LaneConfig", "Group", "RetryPolicy", "RateLimit", "Boost", "BoostStep"),
     "Words": ("Priority", "Effect", "JobState", "WaitReason", "JobId"),
@@ -230,6 +230,10 @@ def class_blocks(name: str, thing: Any) -> Iterator[str]:
         )
         return
     yield doc_of(thing)
+    if is_typeddict(thing):
+        rows = [(f"`{option}`", f"`{annotation_of(kind)}`") for option, kind in thing.__annotations__.items()]
+        yield table(["option", "type"], rows)
+        return
     if dataclasses.is_dataclass(thing) and "__init__" not in _own_source_names(thing):
         yield from field_blocks(thing)
     elif name not in {"Job", "Slot", "Subscription", "DeadLetters", "LaneScope"}:
@@ -319,7 +323,7 @@ def settings_page() -> str:
             for field, parameter in parameters.items()
         ]
         out += [f"## {name}", doc_of(thing), table(["setting", "default", "range", "what it does"], rows)]
-    out += ["Settings of one job are the arguments of [`submit`](api.md#lanescopesubmit)."]
+    out += ["Settings of one job are its [`JobOptions`](api.md#joboptions)."]
     return page(out)
 
 

@@ -26,7 +26,7 @@ from laneway.errors import (
     WaitTimeoutError,
     WrongThreadError,
 )
-from laneway.lanes import Lanes, LaneScope
+from laneway.lanes import JobOptions, Lanes, LaneScope
 from laneway.records import (
     Boost,
     BoostStep,
@@ -84,6 +84,7 @@ __all__ = (
     "JobFailedError",
     "JobId",
     "JobInfo",
+    "JobOptions",
     "JobState",
     "JobTimeoutError",
     "LaneConfig",

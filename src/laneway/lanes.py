@@ -10,10 +10,11 @@ async with Lanes({"query": 4, "execute": LaneConfig(concurrency=2, priority=1)},
 from __future__ import annotations
 
 import asyncio
+import difflib
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from laneway.errors import ConfigError, InvalidJobError, UnknownJobError
 from laneway.kernel import explain as questions
@@ -45,7 +46,7 @@ from laneway.runtime.signals import AbortSignal
 from laneway.runtime.subscriptions import Subscription
 from laneway.system import HostEnv
 
-__all__ = ("LaneScope", "Lanes")
+__all__ = ("JobOptions", "LaneScope", "Lanes")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -65,7 +66,37 @@ LIMITER_LANE = "agent"
 LIMITER_MAX = 10
 LIMITER_DEPTH = 10
 
-_PLAIN = {priority: JobSpec(priority=priority) for priority in Priority}
+_PLAIN = JobSpec()
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be said about a job when it is submitted; everything may be left out.
+
+    - `priority`: its level inside the lane, `Priority.USER` if nothing is said.
+    - `timeout_ms`, `wait_timeout_ms`: how long it may run, and wait; the lane's if nothing is said.
+    - `delay_ms`: hold it back for so long. `deadline_ms`: feeds the lane's boost.
+    - `retry`: your consent to run it again after a failure. After a timeout that is done only if `effect` is `read` or
+      `idempotent` (`write` if nothing is said).
+    - `tenant`, `weight`: whose share it uses in a lane with `fair_by`, and how large that share is.
+    - `key`: a second submit with the same key joins the live job. `label`: what people call it.
+    - `signal`: an `AbortSignal` that ends it.
+    """
+
+    priority: Priority
+    timeout_ms: int | None
+    wait_timeout_ms: int | None
+    deadline_ms: int | None
+    delay_ms: int | None
+    retry: RetryPolicy | None
+    effect: Effect | Literal["read", "idempotent", "write"]
+    tenant: str
+    weight: float
+    key: str | None
+    label: str
+    signal: AbortSignal | None
+
+
+_OPTIONS = tuple(JobOptions.__annotations__)
 
 
 class LaneScope:
@@ -80,120 +111,46 @@ class LaneScope:
 
     @overload
     def submit(
-        self,
-        lane: str | Sequence[str],
-        fn: Callable[[*Ts], Awaitable[T]],
-        /,
-        *args: *Ts,
-        priority: Priority = ...,
-        timeout_ms: int | None = ...,
-        wait_timeout_ms: int | None = ...,
-        deadline_ms: int | None = ...,
-        delay_ms: int | None = ...,
-        retry: RetryPolicy | None = ...,
-        effect: Effect | Literal["read", "idempotent", "write"] = ...,
-        tenant: str = ...,
-        weight: float = ...,
-        key: str | None = ...,
-        label: str = ...,
-        signal: AbortSignal | None = ...,
+        self, lane: str | Sequence[str], fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[JobOptions]
     ) -> Job[T]: ...
 
     @overload
     def submit(
-        self,
-        lane: str | Sequence[str],
-        fn: Callable[[*Ts], T],
-        /,
-        *args: *Ts,
-        priority: Priority = ...,
-        timeout_ms: int | None = ...,
-        wait_timeout_ms: int | None = ...,
-        deadline_ms: int | None = ...,
-        delay_ms: int | None = ...,
-        retry: RetryPolicy | None = ...,
-        effect: Effect | Literal["read", "idempotent", "write"] = ...,
-        tenant: str = ...,
-        weight: float = ...,
-        key: str | None = ...,
-        label: str = ...,
-        signal: AbortSignal | None = ...,
+        self, lane: str | Sequence[str], fn: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[JobOptions]
     ) -> Job[T]: ...
 
     def submit(  # type: ignore[misc] # mypy cannot match *args: *Ts with *args: Any
-        self,
-        lane: str | Sequence[str],
-        fn: Callable[..., Any],
-        /,
-        *args: Any,
-        priority: Priority = Priority.USER,
-        timeout_ms: int | None = None,
-        wait_timeout_ms: int | None = None,
-        deadline_ms: int | None = None,
-        delay_ms: int | None = None,
-        retry: RetryPolicy | None = None,
-        effect: Effect | Literal["read", "idempotent", "write"] = Effect.WRITE,
-        tenant: str = "default",
-        weight: float = 1,
-        key: str | None = None,
-        label: str = "",
-        signal: AbortSignal | None = None,
+        self, lane: str | Sequence[str], fn: Callable[..., Any], /, *args: Any, **options: Unpack[JobOptions]
     ) -> Job[Any]:
         """Take a job and return its handle without waiting.
 
         `fn` may be async, or sync (it then runs on a thread). `lane` may be a sequence of lanes, acquired in that
-        order. `timeout_ms` limits running, `wait_timeout_ms` waiting; `delay_ms` holds it back; `deadline_ms` feeds
-        the lane's boost. With `retry` you consent to running it again after a failure; after a timeout that is done
-        only if `effect` is `read` or `idempotent`. A second submit with the same `key` joins the live job.
+        order. What may be said about the job (`priority`, `timeout_ms`, `retry` …) is in `JobOptions`.
         """
         if not callable(fn):
             raise InvalidJobError(
                 f"{fn!r} is not callable", hint="pass the function itself, and its arguments after it"
             )
-        plain = (
-            timeout_ms is None
-            and wait_timeout_ms is None
-            and deadline_ms is None
-            and delay_ms is None
-            and retry is None
-            and key is None
-            and effect is Effect.WRITE
-            and weight == 1
-            and weight is not True
-            and label == ""
-            and tenant == "default"
-        )
-        if plain and type(priority) is Priority:
-            spec = _PLAIN[priority]
-        else:
-            spec = _spec(
-                priority=priority,
-                timeout_ms=timeout_ms,
-                wait_timeout_ms=wait_timeout_ms,
-                deadline_ms=deadline_ms,
-                delay_ms=delay_ms,
-                retry=retry,
-                effect=effect,
-                tenant=tenant,
-                weight=weight,
-                key=key if key is None or not self._prefix else f"{self._prefix}{key}",
-                label=label,
-            )
+        names = (self._prefix + lane if self._prefix else lane) if type(lane) is str else self._names(lane)
+        if not options:
+            return self._engine.submit(names, fn, args, _PLAIN)
+        signal = options.pop("signal", None)
         if signal is not None and not isinstance(signal, AbortSignal):
             raise InvalidJobError(f"signal must be an AbortSignal, not {signal!r}")
-        names = (self._prefix + lane if self._prefix else lane) if type(lane) is str else self._names(lane)
-        return self._engine.submit(names, fn, args, spec, signal)
+        return self._engine.submit(names, fn, args, _spec(self._prefix, options), signal)
 
     @overload
     async def run(
-        self, lane: str | Sequence[str], fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Any
+        self, lane: str | Sequence[str], fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[JobOptions]
     ) -> T: ...
 
     @overload
-    async def run(self, lane: str | Sequence[str], fn: Callable[[*Ts], T], /, *args: *Ts, **options: Any) -> T: ...
+    async def run(
+        self, lane: str | Sequence[str], fn: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[JobOptions]
+    ) -> T: ...
 
     async def run(  # type: ignore[misc] # as above
-        self, lane: str | Sequence[str], fn: Callable[..., Any], /, *args: Any, **options: Any
+        self, lane: str | Sequence[str], fn: Callable[..., Any], /, *args: Any, **options: Unpack[JobOptions]
     ) -> Any:
         """Submit and await. Cancelling `run` cancels the job (of a shared one, only this share of it)."""
         job: Job[Any] = self.submit(lane, fn, *args, **options)
@@ -215,7 +172,8 @@ class LaneScope:
         label: str = "",
     ) -> Slot:
         """A slot without a function: `async with lanes.slot("execute"):`."""
-        spec = _spec(priority=priority, wait_timeout_ms=wait_timeout_ms, tenant=tenant, weight=weight, label=label)
+        options: JobOptions = {"priority": priority, "wait_timeout_ms": wait_timeout_ms}
+        spec = _spec(self._prefix, {**options, "tenant": tenant, "weight": weight, "label": label})
         return Slot(self._engine, self._names(lane), spec)
 
     def cancel(self, job_id: str, reason: str = "cancelled by id") -> bool:
@@ -484,27 +442,34 @@ def _state(value: JobState | str) -> JobState:
         raise ConfigError(f"there is no state {value!r}", setting="state", value=value, hint=states) from None
 
 
-def _spec(**options: Any) -> JobSpec:
+def _spec(prefix: str, options: JobOptions) -> JobSpec:
     """Check what a caller said about a job."""
+    given: dict[str, Any] = dict(options)
+    unknown = [name for name in given if name not in _OPTIONS]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], _OPTIONS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"options: {', '.join(_OPTIONS)}"
+        raise InvalidJobError(f"there is no option {unknown[0]!r}", hint=hint)
+    if type(given.get("priority")) is bool:
+        raise InvalidJobError("priority must be a Priority, not a bool", hint="Priority.USER, for one")
     try:
-        options["priority"] = Priority(options["priority"]) if type(options["priority"]) is not bool else Priority(-1)
-        if "effect" in options:
-            options["effect"] = Effect(options["effect"])
+        given["priority"] = Priority(given.get("priority", Priority.USER))
+        given["effect"] = Effect(given.get("effect", Effect.WRITE))
     except ValueError as error:
         raise InvalidJobError(str(error), hint="priority is a Priority, effect is read, idempotent or write") from None
-    for name in ("timeout_ms", "wait_timeout_ms", "deadline_ms"):
-        if options.get(name) is not None:
-            check_whole(options[name], setting=name, least=1, most=DURATION_MAX_MS)
-    if options.get("delay_ms") is not None:
-        check_whole(options["delay_ms"], setting="delay_ms", least=0, most=DURATION_MAX_MS)
-    weight = options["weight"]
+    for name, least in (("timeout_ms", 1), ("wait_timeout_ms", 1), ("deadline_ms", 1), ("delay_ms", 0)):
+        if given.get(name) is not None:
+            check_whole(given[name], setting=name, least=least, most=DURATION_MAX_MS)
+    weight = given.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
         raise ConfigError(f"weight must be a number above 0, not {weight!r}", setting="weight", value=weight)
     for name in ("tenant", "label", "key"):
-        value = options.get(name, "")
+        value = given.get(name, "")
         if not isinstance(value, str) and not (name == "key" and value is None):
             raise InvalidJobError(f"{name} must be text, not {value!r}")
-    retry = options.get("retry")
+    if given.get("key") is not None:
+        given["key"] = prefix + given["key"]
+    retry = given.get("retry")
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise InvalidJobError(f"retry must be a RetryPolicy, not {retry!r}", hint="RetryPolicy.exponential(3), for one")
-    return JobSpec(**options)
+    return JobSpec(**given)

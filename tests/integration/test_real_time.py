@@ -226,7 +226,7 @@ async def test_timers_are_real() -> None:
             await waiting
         with pytest.raises(JobTimeoutError):
             await running
-        assert 0.06 <= time.monotonic() - begin < 5
+        assert 0.059 <= time.monotonic() - begin < 5  # times are whole milliseconds: up to one of them may be missing
         begin = time.monotonic()
         await asyncio.gather(*[lanes.submit("rated", asyncio.sleep, 0) for _ in range(52)])
         assert time.monotonic() - begin >= 0.02

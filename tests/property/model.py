@@ -488,6 +488,8 @@ class Model:
         job.due = self.now + delay
 
     def _stop(self, job: ModelJob, stop: Stop) -> None:
+        if job.stop is Stop.TIMEOUT and stop in (Stop.CANCEL, Stop.ABORT):
+            job.stop = stop  # it is ending already; now it will not run again either
         if job.stop is not None:
             return
         job.stop = stop

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import note, settings
+from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.property.actions import PLAIN, Actions
 from tests.property.laws import Laws, wind_down
 from tests.property.modelled import ModelledWorld
-from tests.property.worlds import SESSIONS, Drawn, draw_one_cap
+from tests.property.worlds import SESSIONS, Drawn, draw_one_cap, effort
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a failing example takes minutes to shrink
 
@@ -51,4 +51,4 @@ class ModelMachine(RuleBasedStateMachine):
 
 
 TestKernelAgreesWithModel = ModelMachine.TestCase
-TestKernelAgreesWithModel.settings = settings(max_examples=300, stateful_step_count=40)
+TestKernelAgreesWithModel.settings = effort(220, steps=40)

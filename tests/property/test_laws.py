@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -16,7 +16,7 @@ from laneway.kernel.scheduler import Kernel
 from laneway.records import JobId, LaneConfig, Priority
 from tests.property.actions import LENDING, WEIGHTED, Actions
 from tests.property.laws import Laws, wind_down
-from tests.property.worlds import Choices, Drawn, Setup, World, draw_everything, draw_narrow
+from tests.property.worlds import Choices, Drawn, Setup, World, draw_everything, draw_narrow, effort
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a failing example takes minutes to shrink
 
@@ -75,9 +75,9 @@ class LendingMachine(LawMachine):
 
 
 TestKernelKeepsTheLaws = EverythingMachine.TestCase
-TestKernelKeepsTheLaws.settings = settings(max_examples=300, stateful_step_count=40)
+TestKernelKeepsTheLaws.settings = effort(220, steps=40)
 TestLendingNeverDeadlocks = LendingMachine.TestCase
-TestLendingNeverDeadlocks.settings = settings(max_examples=250, stateful_step_count=50)
+TestLendingNeverDeadlocks.settings = effort(180, steps=50)
 
 
 # ---- the same commands, given in another way --------------------------------------------------------------------
@@ -143,7 +143,7 @@ def outcome(call: Any) -> list[str]:
     return [f"{type(effect).__name__}{effect[1:] if hasattr(effect, 'entry') else effect[:]}" for effect in effects]
 
 
-@settings(max_examples=150)
+@effort(150)
 @given(source=st.data())
 def test_step_listeners_and_clock_steps_change_nothing(source: st.DataObject) -> None:
     choices = Drawn(source)
@@ -168,7 +168,7 @@ def kernel_of(lanes: dict[str, LaneConfig], **more: Any) -> Kernel:
     return kernel
 
 
-@settings(max_examples=60)
+@effort(60)
 @given(
     levels=st.lists(st.sampled_from(list(Priority)), min_size=1, max_size=30),
     width=st.integers(1, 3),
@@ -248,7 +248,7 @@ class Shop:
         self.take_in(self.kernel.finish(JobId(job_id), 1, now=self.now))
 
 
-@settings(max_examples=30)
+@effort(30)
 @given(source=st.data(), lanes=st.integers(2, 5), cap=st.integers(1, 3))
 def test_no_lane_starves_beyond_the_bound(source: st.DataObject, lanes: int, cap: int) -> None:
     shop = Shop(Drawn(source), lanes, cap)

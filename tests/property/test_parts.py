@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from laneway.errors import ConfigError, UnknownLaneError
@@ -18,6 +18,7 @@ from laneway.kernel.queues import Fair, Fifo, Shares, Waiting
 from laneway.kernel.registry import NAME_MAX, Registry, check_name
 from laneway.kernel.timers import Alarm, Timers
 from laneway.records import Boost, JobId, LaneConfig, Priority, RateLimit, RetryPolicy
+from tests.property.worlds import effort
 
 DURATIONS = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 10_000_000)), min_size=1, max_size=200)
 LANE = Lane("a", LaneConfig(), order=(0, "a"), configured=True, now=0)
@@ -295,7 +296,7 @@ def expected_head(
     return min(wanted or able, key=lambda entry: entry.place)
 
 
-@settings(max_examples=150)
+@effort(150)
 @given(
     ageing=st.sampled_from([None, 10, 30]),
     boost=st.sampled_from([None, Boost.standard(), Boost.aggressive(40)]),
@@ -334,7 +335,17 @@ def test_a_lanes_order_is_level_then_wanted_then_place(
         assert queue.head(now) is expected_head(waiting, now, level_now, native_turn=native_turn)
         assert queue.count == len(waiting)
         assert queue.oldest_at() == min((entry.queued_at for entry in waiting), default=None)
-        assert sorted(queue, key=lambda e: e.place) == waiting
+
+
+def test_a_job_that_was_wanted_for_a_while_is_listed_once() -> None:
+    queue = Waiting(ageing_ms=None, boost=None, fair_by=None)
+    entries = [entry_at(place, spec=JobSpec(priority=Priority.BACKGROUND)) for place in (1, 2)]
+    for entry in entries:
+        queue.push(entry, 0)
+    for wanted in (1, 0):
+        entries[1].wanted = wanted
+        queue.prefer(entries[1])
+    assert list(queue) == entries
 
 
 # ---- names ----------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def starts(effects: list[Effect]) -> list[str]:
 
 
 def test_a_taker_keeps_no_lane_that_a_job_on_its_way_needs() -> None:
-    """P1: T wants a and b back, J has a and waits for b: b goes to J."""
+    """T wants a and b back, J has a and waits for b: b goes to J."""
     desk = Desk({"a": 1, "b": 1, "c": 1})
     desk.submit("T", "a", "b")
     desk.submit("K", "c", up="T")
@@ -70,7 +70,7 @@ def capped() -> Desk:
 
 
 def test_one_finish_that_frees_two_lanes_lets_the_better_one_go_first() -> None:
-    """P2."""
+    """The pool chooses once all lanes that may start have been looked at."""
     desk = capped()
     desk.submit("x", "low", "high")
     desk.submit("y", "low")
@@ -79,7 +79,7 @@ def test_one_finish_that_frees_two_lanes_lets_the_better_one_go_first() -> None:
 
 
 def test_of_two_jobs_due_in_one_tick_the_better_lane_goes_first() -> None:
-    """P2, by time."""
+    """Both were looked at before either started."""
     desk = capped()
     desk.submit("y", "low", spec=JobSpec(delay_ms=5))
     desk.submit("z", "high", spec=JobSpec(delay_ms=5))
@@ -87,7 +87,7 @@ def test_of_two_jobs_due_in_one_tick_the_better_lane_goes_first() -> None:
 
 
 def test_a_lane_whose_jobs_were_all_cancelled_is_no_longer_parked() -> None:
-    """P3: was an assertion in the pool when time moved on."""
+    """Was an assertion in the pool when time moved on."""
     desk = Desk({"a": 1, "c": LaneConfig(ageing_ms=10)}, threads_max=1)
     desk.submit("j1", "a", threaded=True, now=12)
     desk.submit("j2", "session:2", "c", spec=LATER, threaded=True, now=12)
@@ -97,7 +97,7 @@ def test_a_lane_whose_jobs_were_all_cancelled_is_no_longer_parked() -> None:
 
 
 def test_a_job_that_needs_the_group_of_an_earlier_lane_does_not_block_its_last_lane() -> None:
-    """P4."""
+    """j5 is in front of c and wants the group, which b has: c goes on without it."""
     desk = Desk({"a": 1, "b": LaneConfig(priority=0), "c": 1}, groups={"g": Group(1, ["a", "b"])})
     desk.submit("j4", "a", "c")
     desk.submit("j5", "a", "c")
@@ -108,7 +108,7 @@ def test_a_job_that_needs_the_group_of_an_earlier_lane_does_not_block_its_last_l
 
 @pytest.mark.timeout(5)
 def test_a_job_set_aside_for_a_group_comes_back_once() -> None:
-    """P5: was an endless loop."""
+    """It was put aside and recalled without end."""
     lanes: dict[str, int | LaneConfig] = {"a": LaneConfig(boost=Boost.standard(20)), "b": 1, "c": 1}
     desk = Desk(lanes, groups={"g": Group(1, ["a", "b"])})
     desk.kernel.close_lane("a", 9, 12, "busy", now=3)
@@ -120,7 +120,7 @@ def test_a_job_set_aside_for_a_group_comes_back_once() -> None:
 
 
 def test_a_job_that_ages_past_a_blocked_one_starts_at_that_moment() -> None:
-    """P6: the slot needs no shared cap, for the job around it has it; the one in front of it does."""
+    """The slot needs no shared cap, for the job around it has it; the one in front of it does."""
     desk = Desk({"a": LaneConfig(concurrency=3, ageing_ms=10), "c": 1}, max_concurrent=1)
     desk.submit("j6", "c")
     desk.submit("j12", "a")
@@ -132,7 +132,7 @@ def test_a_job_that_ages_past_a_blocked_one_starts_at_that_moment() -> None:
 
 
 def test_a_slot_whose_outer_slot_ended_first_is_not_counted_twice() -> None:
-    """P7."""
+    """s34 is part of j23 once s29 has ended: the cap is counted once for both."""
     desk = Desk({"a": 1, "b": 1, "control": 1}, max_concurrent=1)
     desk.kernel.close_lane("b", 18, 18, "busy", now=0)
     desk.submit("j18", "session:1", "b")
@@ -148,7 +148,7 @@ def test_a_slot_whose_outer_slot_ended_first_is_not_counted_twice() -> None:
 
 
 def test_a_depth_given_by_resize_holds() -> None:
-    """P8."""
+    """The short way for plain jobs must see it too."""
     desk = Desk({"a": 1})
     desk.kernel.resize("a", 0, 2, now=0)
     desk.submit("j1", "a")
@@ -158,7 +158,7 @@ def test_a_depth_given_by_resize_holds() -> None:
 
 
 def test_a_job_whose_earlier_lane_opens_in_this_tick_takes_part_in_the_choice() -> None:
-    """P9."""
+    """session:2 opens and j11 is due in one tick: the level decides."""
     desk = Desk({"b": 2})
     desk.kernel.close_lane("session:2", 4, 36, "busy", now=32)
     desk.submit("j11", "b", spec=LAST, now=32)
@@ -169,7 +169,7 @@ def test_a_job_whose_earlier_lane_opens_in_this_tick_takes_part_in_the_choice() 
 
 
 def test_an_overdue_start_counts_as_one_however_it_came_about() -> None:
-    """P10: b was overdue when j15 started, so the next start belongs to the lane that is not overdue."""
+    """b was overdue when j15 started, so the next start belongs to the lane that is not overdue."""
     lanes: dict[str, int | LaneConfig] = {"a": LaneConfig(concurrency=2, ageing_ms=10), "b": LaneConfig(ageing_ms=25)}
     desk = Desk(lanes, max_concurrent=1)
     desk.submit("j14", "b", now=176)
@@ -181,7 +181,7 @@ def test_an_overdue_start_counts_as_one_however_it_came_about() -> None:
 
 
 def test_a_lane_at_its_depth_takes_only_jobs_that_can_start_at_once() -> None:
-    """P11: y would wait in session:1 now, and in a later."""
+    """y would wait in session:1 now, and in a later."""
     desk = Desk({"a": LaneConfig(queued_max=0), "b": 1}, max_concurrent=5)
     desk.submit("x", "session:1", "b")
     with pytest.raises(LaneFullError):
@@ -189,7 +189,7 @@ def test_a_lane_at_its_depth_takes_only_jobs_that_can_start_at_once() -> None:
 
 
 def test_a_retry_on_its_way_through_its_first_lane_keeps_its_place_in_the_next() -> None:
-    """P12: x is abandoned and j14 is due in one tick."""
+    """x is abandoned and j14 is due in one tick."""
     desk = Desk({"b": LaneConfig(cancel_grace_ms=1)})
     desk.submit("j14", "session:1", "b")
     desk.finish("j14", End.RETRY_LATER, after_ms=5)
@@ -200,7 +200,7 @@ def test_a_retry_on_its_way_through_its_first_lane_keeps_its_place_in_the_next()
 
 
 def test_a_job_that_only_passes_a_lane_needs_no_cap_and_starts_when_it_has_aged() -> None:
-    """P13."""
+    """j18 in front of it waits for the cap; j23 wants only to go on to c."""
     desk = Desk({"a": 1, "b": LaneConfig(ageing_ms=25), "c": 1}, max_concurrent=1)
     desk.submit("s3", "a", now=2)
     desk.submit("j4", "c", now=2)
@@ -213,7 +213,7 @@ def test_a_job_that_only_passes_a_lane_needs_no_cap_and_starts_when_it_has_aged(
 
 
 def test_a_slot_without_a_unit_of_the_group_uses_no_reservation() -> None:
-    """P14: two units are kept for a; s22 has none of them."""
+    """Two units are kept for a; s22 has none of them."""
     desk = Desk({"a": 2, "b": 2}, groups={"g": Group(3, ["a", "b"], {"a": 2})})
     desk.submit("j3", "b")
     desk.slot("s22", "a", up="j3")
@@ -222,7 +222,7 @@ def test_a_slot_without_a_unit_of_the_group_uses_no_reservation() -> None:
 
 
 def test_a_job_stays_lent_while_a_wait_inside_it_has_not_returned() -> None:
-    """P15: s12 waits for session:1, which j44 has; j44 waits for a, so j2 must not take a back before."""
+    """s12 waits for session:1, which j44 has; j44 waits for a, so j2 must not take a back before."""
     desk = Desk({"a": 1})
     desk.submit("j2", "a")
     desk.slot("s12", "session:1", "a", up="j2")
@@ -239,7 +239,7 @@ def test_a_job_stays_lent_while_a_wait_inside_it_has_not_returned() -> None:
 
 
 def test_two_waits_in_one_job_take_back_together() -> None:
-    """P15, without children: s20 wants a, which s23 has, and s23 waits for c."""
+    """Without children: s20 wants a, which s23 has, and s23 waits for c."""
     desk = Desk({"a": 1, "b": 1, "c": 1}, max_concurrent=1)
     desk.submit("s9", "session:2", "c")
     desk.slot("s20", "session:1", "a", "b", up="s9")
@@ -255,7 +255,7 @@ def test_two_waits_in_one_job_take_back_together() -> None:
 
 
 def test_an_alarm_of_a_forgotten_lane_leaves_its_successor_alone() -> None:
-    """P16: session:2 was forgotten and made again; two jobs ran in it at once."""
+    """session:2 was forgotten and made again; two jobs ran in it at once."""
     desk = Desk({"a": 1}, threads_max=1)
     desk.submit("t", "a", threaded=True)
     desk.submit("x", "session:2", spec=LATER, threaded=True)
@@ -266,7 +266,7 @@ def test_an_alarm_of_a_forgotten_lane_leaves_its_successor_alone() -> None:
 
 
 def test_a_circle_through_a_slot_whose_job_has_ended_is_refused() -> None:
-    """P17: s37 waits for s18, which stands alone and waits for j4, of which s9 is a part."""
+    """s37 waits for s18, which stands alone and waits for j4, of which s9 is a part."""
     desk = Desk({"b": 1, "c": LaneConfig(concurrency=2, cancel_grace_ms=5)})
     desk.submit("j4", "session:2")
     desk.slot("s9", "c", up="j4")
@@ -281,7 +281,7 @@ def test_a_circle_through_a_slot_whose_job_has_ended_is_refused() -> None:
 
 
 def test_a_job_that_was_set_aside_has_aged_meanwhile() -> None:
-    """P18: j11 has waited in a for two levels when session:1 opens."""
+    """j11 has waited in a for two levels when session:1 opens."""
     desk = Desk({"a": LaneConfig(ageing_ms=10)})
     desk.kernel.close_lane("session:1", 20, 37, "busy", now=17)
     desk.submit("j11", "session:1", "a", spec=LAST, now=17)
@@ -293,7 +293,7 @@ def test_a_job_that_was_set_aside_has_aged_meanwhile() -> None:
 
 
 def test_a_job_that_needs_a_thread_as_well_is_compared_with_all_others() -> None:
-    """P19: threads are free; under the shared cap the level of the head decides."""
+    """Threads are free; under the shared cap the level of the head decides."""
     desk = Desk({"b": 1, "c": 1}, max_concurrent=1)
     desk.submit("x", "b", "c")
     desk.submit("j10", "b", threaded=True)
@@ -302,7 +302,7 @@ def test_a_job_that_needs_a_thread_as_well_is_compared_with_all_others() -> None
 
 
 def test_waits_of_a_slot_that_was_hung_up_twice_return_after_its_job_has_ended() -> None:
-    """P20: was a KeyError."""
+    """Its waits have to be found under what it hangs in now."""
     desk = Desk({"a": 1, "b": 1})
     desk.submit("s1", "session:1", "b")
     desk.slot("s3", "session:1", "a", up="s1")
@@ -321,7 +321,7 @@ def test_waits_of_a_slot_that_was_hung_up_twice_return_after_its_job_has_ended()
 
 
 def test_an_overdue_start_counts_for_the_threads_too() -> None:
-    """P21: P10 in lanes that share nothing but the threads."""
+    """The same in lanes that share nothing but the threads."""
     desk = Desk({"a": LaneConfig(ageing_ms=25), "b": LaneConfig(ageing_ms=25)}, threads_max=1)
     desk.submit("j1", "b", threaded=True)
     desk.submit("j3", "a", threaded=True)
@@ -329,3 +329,13 @@ def test_an_overdue_start_counts_for_the_threads_too() -> None:
     desk.submit("j26", "a", threaded=True, now=264)
     assert desk.finish("j1", now=264) == ["j3"]
     assert desk.finish("j3", now=264) == ["j26"]
+
+
+def test_a_job_that_passes_into_a_better_lane_is_compared_before_the_next_start() -> None:
+    """j0 starts, so j1 passes a and heads the better lane c."""
+    lanes: dict[str, int | LaneConfig] = {"a": 3, "b": LaneConfig(priority=3), "c": LaneConfig(priority=1)}
+    desk = Desk(lanes, max_concurrent=2)
+    desk.submit("j0", "a", spec=JobSpec(delay_ms=1))
+    desk.submit("j1", "a", "c", spec=JobSpec(delay_ms=1))
+    desk.submit("j2", "b", spec=JobSpec(delay_ms=1))
+    assert desk.tick(1) == ["j0", "j1"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from laneway.errors import ConfigError, DrainingError, LaneCycleError, LaneFullError
@@ -68,6 +69,15 @@ class Drawn:
     def pick(self, options: Sequence[T]) -> T:
         """One of them; the first is the simplest."""
         return options[self._source.draw(st.integers(0, len(options) - 1))]
+
+
+def effort(examples: int, *, steps: int = 50) -> settings:
+    """So many examples in the profile that always draws the same ones; what the profile says in every other."""
+    profile = settings()
+    return settings(
+        max_examples=examples if profile.derandomize else profile.max_examples,
+        stateful_step_count=steps if profile.derandomize else 2 * steps,
+    )
 
 
 def chance(choices: Choices, one_in: int) -> bool:

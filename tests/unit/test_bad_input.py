@@ -432,7 +432,7 @@ async def test_wrong_questions_and_ends_are_refused() -> None:
 def test_effects_and_priorities_may_be_given_as_text_or_number_where_the_enum_has_them() -> None:
     async def main() -> None:
         async with Lanes({"one": 1}, host=fake_host()) as lanes:
-            await lanes.run("one", value, effect="read", priority=1)
+            await lanes.run("one", value, None, effect="read", priority=1)  # type: ignore[call-overload]
             assert lanes.stats().lanes["one"].completed == 1
 
     asyncio.run(main())

@@ -15,6 +15,7 @@ from laneway import (
     Boost,
     Effect,
     Group,
+    JobOptions,
     JobState,
     LaneConfig,
     Lanes,
@@ -24,6 +25,7 @@ from laneway import (
     Snapshot,
     WaitReason,
 )
+from laneway.kernel.protocol import JobSpec
 
 SETTINGS = [
     LaneConfig(concurrency=4, retry=RetryPolicy.exponential(3), rate_limit=RateLimit.per_second(5)),
@@ -66,10 +68,10 @@ def test_the_defaults_of_lanes_and_submit_are_those_of_the_contract() -> None:
         "threads_max": 64,
     }
     assert (made["unknown"], made["close_timeout_ms"]) == ("refuse", 10_000)
-    submit = {name: each.default for name, each in inspect.signature(Lanes.submit).parameters.items()}
-    assert (submit["priority"], submit["effect"], submit["weight"]) == (Priority.USER, Effect.WRITE, 1)
-    for name in ("timeout_ms", "wait_timeout_ms", "deadline_ms", "delay_ms", "retry", "key", "signal"):
-        assert submit[name] is None
+    spec = JobSpec()
+    assert (spec.priority, spec.effect, spec.weight) == (Priority.USER, Effect.WRITE, 1)
+    for name in set(JobOptions.__annotations__) - {"priority", "effect", "weight", "tenant", "label", "signal"}:
+        assert getattr(spec, name) is None
 
 
 def test_policies_have_the_numbers_of_the_contract() -> None:

@@ -261,7 +261,7 @@ class Admission:
         head = pool.park(lane, now)
         if pool.has_room_for(head):
             self._marked_pools[pool] = None
-        elif pool is self.threads or lane.light or pool.reserve:
+        if pool is self.threads or lane.light or pool.reserve:
             # Waiting alone may bring a job to the head that does not need this pool.
             change = lane.queue.next_change()
             if change is not None:
@@ -278,6 +278,9 @@ class Admission:
             pool.unpark(lane)
             if self._pass_pool(lane, pool, now):
                 self._pump(lane, now)
+            if self._marked_lanes:
+                self._marked_pools[pool] = None  # a start let a job pass into another lane: look there first
+                return
 
     def _pass_pool(self, lane: Lane, pool: Pool, now: int) -> bool:
         """A pool gave way to this lane: start its head, or park it at the next pool that does not.
@@ -316,7 +319,6 @@ class Admission:
             self._run(entry, now)
             return
         entry.state = _RUNNING
-        entry.phase = 2
         entry.attempt = 1
         entry.started_at = now
         self.waiting -= 1

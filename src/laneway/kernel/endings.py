@@ -174,8 +174,9 @@ class Endings(Admission):
             if bereaved.left == 0:
                 bereaved.then(now)
         for lane in entry.lanes:
-            lane.users -= 1
-            self._retire(lane, now)
+            if not lane.configured:
+                lane.users -= 1
+                self._retire(lane, now)
 
     def _leave_queue(self, entry: Entry) -> None:
         """A job that has not begun leaves its queue, and the lanes it had already passed."""

@@ -204,7 +204,8 @@ class Projection:
         self._times = times
         self._fair_by = fair_by
         self._lines: dict[str, deque[Entry]] = {}
-        for entry in sorted(entries, key=lambda entry: entry.place):
+        # A job that left a line and came back may be found twice in it.
+        for entry in sorted({entry.id: entry for entry in entries}.values(), key=lambda entry: entry.place):
             self._lines.setdefault(share_key(entry, fair_by) if fair_by else "", deque()).append(entry)
         self._heap = [(*self._key(who), who) for who in self._lines]
         heapify(self._heap)

@@ -110,7 +110,8 @@ class Kernel(Endings):
         if entry.inside:
             entry.is_part = True
         for lane in found:
-            lane.users += 1
+            if not lane.configured:
+                lane.users += 1
             lane.counters.submitted += 1
         if spec.key is not None:
             self.keys[spec.tenant, spec.key] = job_id
@@ -142,7 +143,8 @@ class Kernel(Endings):
         entry.submitted_at = entry.queued_at = now
         self._sequence = entry.place = self._sequence + 1
         self.jobs[job_id] = entry
-        lane.users += 1
+        if not lane.configured:
+            lane.users += 1
         lane.counters.submitted += 1
         self.waiting += 1
         if self.listening:
@@ -186,7 +188,8 @@ class Kernel(Endings):
         if len(left) != len(entry.lanes) and left:
             for lane in entry.lanes:
                 if lane not in left:
-                    lane.users -= 1
+                    if not lane.configured:
+                        lane.users -= 1
                     lane.counters.submitted -= 1
             entry.lanes = left
         return not left
@@ -229,9 +232,7 @@ class Kernel(Endings):
             return  # an attempt of before a retry: nobody waits for its word
         job_id = entry.id
         entry.state = _SUCCEEDED
-        entry.phase += 1
         del self.jobs[job_id]
-        lane.users -= 1
         lane.counters.completed += 1
         ran = now - entry.started_at
         if ran < FINE:

@@ -116,7 +116,7 @@ class Laws:
                 len(now.waiting.get(lane, ())),
                 now.scheduled.get(lane, 0),
                 now.lent.get(lane, 0),
-                now.users.get(lane, 0),
+                now.users.get(lane, 0) if not lane.configured else lane.users,
             )
             said_lane = (lane.held, lane.waiting, lane.scheduled, lane.lent, lane.users)
             if counted_lane != said_lane:
