@@ -231,8 +231,8 @@ def class_blocks(name: str, thing: Any) -> Iterator[str]:
         return
     yield doc_of(thing)
     if is_typeddict(thing):
-        rows = [(f"`{option}`", f"`{annotation_of(kind)}`") for option, kind in thing.__annotations__.items()]
-        yield table(["option", "type"], rows)
+        options = [(f"`{option}`", f"`{annotation_of(kind)}`") for option, kind in thing.__annotations__.items()]
+        yield table(["option", "type"], options)
         return
     if dataclasses.is_dataclass(thing) and "__init__" not in _own_source_names(thing):
         yield from field_blocks(thing)

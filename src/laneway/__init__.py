@@ -55,6 +55,8 @@ from laneway.runtime.signals import AbortSignal
 from laneway.runtime.subscriptions import Subscription
 from laneway.system import FixedClock, HostEnv, SequentialIdGenerator
 
+__version__ = "0.1.0"
+
 __all__ = (
     "AbortSignal",
     "Boost",

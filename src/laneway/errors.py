@@ -157,7 +157,7 @@ class WrongThreadError(UsageError):
     def __init__(self, *, call: str) -> None:
         super().__init__(
             f"{call} was called outside the event loop that owns these lanes",
-            hint="from another thread use loop.call_soon_threadsafe or asyncio.run_coroutine_threadsafe",
+            hint="from another thread use asyncio.run_coroutine_threadsafe; a sync job returns the coroutine instead",
         )
         self.call = call
 
@@ -204,7 +204,7 @@ class LaneFullError(ConflictError):
 
     def __init__(self, *, lane: str, queued_max: int, waiting: int) -> None:
         super().__init__(
-            f"lane {lane!r} is full: {waiting} wait, at most {queued_max} may",
+            f"lane {lane!r} is full: its slots are taken, {waiting} wait, and at most {queued_max} may",
             hint="try again when it has moved on, raise queued_max, or cancel what waits",
         )
         self.lane = lane
@@ -294,7 +294,7 @@ class InternalError(LanewayError):
 
 
 class RetryLater(Exception):
-    """Raised by a job to be queued again after `after_ms`; costs no attempt, at most 100 times."""
+    """Raised by a job to be queued again after `after_ms`; costs no retry, at most 100 times."""
 
     def __init__(self, after_ms: int, reason: str = "") -> None:
         if type(after_ms) is not int or after_ms < 0:

@@ -13,6 +13,7 @@ import asyncio
 import difflib
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -176,10 +177,13 @@ class LaneScope:
         spec = _spec(self._prefix, {**options, "tenant": tenant, "weight": weight, "label": label})
         return Slot(self._engine, self._names(lane), spec)
 
-    def cancel(self, job_id: str, reason: str = "cancelled by id") -> bool:
-        """End a live job by its id. False: it is being ended already, or is a slot in use."""
+    def cancel(self, job: str | Job[Any], reason: str = "cancelled by id") -> bool:
+        """End a live job by its id (or handle). False: it is being ended already, or is a slot in use.
+
+        A job that has ended is forgotten, so its id is an `UnknownJobError`; `Job.cancel` just says False then.
+        """
         self._engine.check_caller("cancel")
-        return self._engine.stop(self._own(job_id), reason)
+        return self._engine.stop(self._own(job), reason)
 
     def cancel_waiting(self, lane: str | None = None, reason: str = "cancel_waiting") -> int:
         """End everything that has not begun, in one lane or in all; says how many. What runs is untouched."""
@@ -210,6 +214,9 @@ class LaneScope:
         """Close a lane's limit until a wall-clock time (a provider's Retry-After, for one)."""
         self._engine.check_caller("close_until")
         check_whole(wall_ms, setting="wall_ms", least=0, most=1 << 53)
+        if 0 < wall_ms * 100 < self._engine.wall_ms():
+            hint = "it is in milliseconds since 1970; was it meant in seconds?"
+            raise ConfigError(f"wall_ms {wall_ms} is decades ago", setting="wall_ms", value=wall_ms, hint=hint)
         for_ms = min(max(0, wall_ms - self._engine.wall_ms()), DURATION_MAX_MS)
         name = self._name(lane)
         self._engine.run(self._kernel.close_lane(name, for_ms, wall_ms, reason, now=self._engine.now()))
@@ -250,10 +257,10 @@ class LaneScope:
         queued = f" ({stats.waiting} queued)" if stats.waiting else ""
         return f"{label}: {stats.running}/{stats.max_concurrent}{queued}"
 
-    def explain(self, job_id: str) -> Explanation:
+    def explain(self, job: str | Job[Any]) -> Explanation:
         """Why a live job is where it is, in one sentence and in data."""
         engine = self._engine
-        return questions.explain(self._kernel, self._own(job_id), now=engine.now(), wall_ms=engine.wall_ms())
+        return questions.explain(self._kernel, self._own(job), now=engine.now(), wall_ms=engine.wall_ms())
 
     def subscribe(self, *keys: str, buffer_max: int = 10_000) -> Subscription:
         """A stream of events: those of the given lanes, job ids or event types, or all of them.
@@ -270,8 +277,9 @@ class LaneScope:
         check_name(lane)
         return self._prefix + lane
 
-    def _own(self, job_id: str) -> JobId:
+    def _own(self, job: str | Job[Any]) -> JobId:
         """The id of a live job of this scope."""
+        job_id = job.id if isinstance(job, Job) else job
         entry = self._kernel.jobs.get(JobId(job_id))
         if entry is None or not any(lane.name.startswith(self._prefix) for lane in entry.lanes):
             raise UnknownJobError(job_id=job_id)
@@ -345,11 +353,15 @@ class Lanes(LaneScope):
         return cls(GATEWAY_LANES, unknown="create", **options)
 
     @classmethod
-    def limiter(cls, max_concurrent: int = 3, **options: Any) -> Self:
-        """A concurrency limiter: one lane `agent` with 1 to 10 slots, in which ten times as many may wait."""
+    def limiter(cls, max_concurrent: int = 3, *, config: LaneConfig | None = None, **options: Any) -> Self:
+        """A concurrency limiter: one lane `agent` with 1 to 10 slots, in which ten times as many may wait.
+
+        `config` gives the lane its other settings (timeouts, `abandon_threads` …); `options` are those of `Lanes`.
+        """
         check_whole(max_concurrent, setting="max_concurrent", least=1, most=LIMITER_MAX)
-        config = LaneConfig(concurrency=max_concurrent, queued_max=max_concurrent * LIMITER_DEPTH)
-        lanes = cls({LIMITER_LANE: config}, **options)
+        depth = max_concurrent * LIMITER_DEPTH
+        lane = replace(config or LaneConfig(), concurrency=max_concurrent, queued_max=depth)
+        lanes = cls({LIMITER_LANE: lane}, **options)
         lanes._limiter = True
         return lanes
 
@@ -448,15 +460,16 @@ def _spec(prefix: str, options: JobOptions) -> JobSpec:
     unknown = [name for name in given if name not in _OPTIONS]
     if unknown:
         close = difflib.get_close_matches(unknown[0], _OPTIONS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"options: {', '.join(_OPTIONS)}"
+        guess = f"did you mean {close[0]!r}? " if close else ""
+        hint = f"{guess}keyword arguments of the function itself go through functools.partial"
         raise InvalidJobError(f"there is no option {unknown[0]!r}", hint=hint)
-    if type(given.get("priority")) is bool:
-        raise InvalidJobError("priority must be a Priority, not a bool", hint="Priority.USER, for one")
+    if not isinstance(given.get("priority", Priority.USER), Priority):
+        hint = "Priority.USER, Priority.SCHEDULED or Priority.BACKGROUND; numbers are priorities of lanes"
+        raise InvalidJobError(f"priority must be a Priority, not {given['priority']!r}", hint=hint)
     try:
-        given["priority"] = Priority(given.get("priority", Priority.USER))
         given["effect"] = Effect(given.get("effect", Effect.WRITE))
-    except ValueError as error:
-        raise InvalidJobError(str(error), hint="priority is a Priority, effect is read, idempotent or write") from None
+    except ValueError:
+        raise InvalidJobError(f"there is no effect {given['effect']!r}", hint="read, idempotent or write") from None
     for name, least in (("timeout_ms", 1), ("wait_timeout_ms", 1), ("deadline_ms", 1), ("delay_ms", 0)):
         if given.get(name) is not None:
             check_whole(given[name], setting=name, least=least, most=DURATION_MAX_MS)

@@ -286,7 +286,8 @@ def _waits_for_passed_lane(world: World, entry: Entry) -> bool:
     if entry.stage + 1 < len(entry.lanes):
         return False
     last = entry.lanes[-1]
-    if not all(_has_room(world, pool, entry) for pool in _pools_for(world, entry) if pool in last.pools):
+    own = {*last.pools, world.kernel.threads}
+    if not all(_has_room(world, pool, entry) for pool in _pools_for(world, entry) & own):
         return False  # what its last lane shares holds it up as well, and with it those behind it
     return any(
         lane.limit_wait_ms(world.now) or any(p not in last.pools and not _has_room(world, p, entry) for p in lane.pools)

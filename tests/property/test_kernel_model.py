@@ -29,8 +29,10 @@ class ModelMachine(RuleBasedStateMachine):
         self.world = ModelledWorld(setup)
         Laws(self.world)
         names = [name for name in setup.lanes if name != "control"]
-        is_capped = self.world.model.pool is not None
-        self.actions = Actions(self.world, closable=(names[-1],) if is_capped else (*names, *SESSIONS))
+        # A job may wait for the limit of a lane that it has passed. Whether it then counts as waiting in its last lane
+        # (for a shared cap, for a fair share) is not said, so there only the lane that nobody passes is ever closed.
+        is_shared = self.world.model.pool is not None or any(lane.fair_by for lane in setup.lanes.values())
+        self.actions = Actions(self.world, closable=(names[-1],) if is_shared else (*names, *SESSIONS))
         self.is_sound = True
 
     @rule(action=st.sampled_from(PLAIN), source=st.data())

@@ -449,8 +449,8 @@ class World:
     def _left_run(self, node: Node) -> None:
         """Its slots inside are part of what is around it now, or stand alone; waits it left behind are nobody's."""
         for slot in node.inner:
+            slot.up = node.up
             if node.inside and node.up is not None:
-                slot.up = node.up
                 node.up.inner.append(slot)
             else:
                 slot.inside = False

@@ -429,11 +429,31 @@ async def test_wrong_questions_and_ends_are_refused() -> None:
         assert await lanes.run("one", value, "still open") == "still open"
 
 
-def test_effects_and_priorities_may_be_given_as_text_or_number_where_the_enum_has_them() -> None:
+def test_an_effect_may_be_given_as_text_but_a_priority_is_not_a_number() -> None:
+    """Numbers are priorities of lanes, where 0 is first; of a job 0 would be last."""
+
     async def main() -> None:
         async with Lanes({"one": 1}, host=fake_host()) as lanes:
-            await lanes.run("one", value, None, effect="read", priority=1)  # type: ignore[call-overload]
+            await lanes.run("one", value, effect="read")
             assert lanes.stats().lanes["one"].completed == 1
+            with pytest.raises(InvalidJobError, match="priority must be a Priority, not 0"):
+                lanes.submit("one", value, None, priority=0)  # type: ignore[call-overload]
+            with pytest.raises(InvalidJobError, match=r"did you mean 'timeout_ms'\? .*functools.partial"):
+                lanes.submit("one", value, None, timeout=3)  # type: ignore[call-overload]
+            with pytest.raises(ConfigError, match="decades ago"):
+                lanes.close_until("one", 1_700_000_000)
 
     asyncio.run(main())
     assert Effect("read") is Effect.READ
+
+
+def test_drain_and_close_inside_a_job_are_refused() -> None:
+    async def main() -> None:
+        async with Lanes({"one": 1}, host=fake_host()) as lanes:
+            with pytest.raises(UsageError, match="outside the jobs"):
+                await lanes.run("one", lanes.drain)
+            with pytest.raises(UsageError, match="outside the jobs"):
+                await lanes.run("one", lanes.close)
+            assert lanes.stats().lanes["one"].failed == 2
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 
 __all__ = ("main",)
@@ -18,6 +19,8 @@ def main() -> None:
             f'laneway: the command line needs {" and ".join(missing)}: pip install "laneway[cli]"\n',
         )
         sys.exit(2)
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `laneway tour | head` ends quietly, as other commands do
     from laneway.cli.app import app  # typer and rich are an extra: the library imports neither
 
     app()

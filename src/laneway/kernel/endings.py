@@ -87,6 +87,8 @@ class Endings(Admission):
             _remember(entry, reason)
             self._retry(entry, after_ms, now, reason=reason)
             return
+        if end is End.RETRY_LATER:
+            reason = f"it raised RetryLater more than {DEFERRALS_MAX} times ({reason})"
         entry.failures += 1
         _remember(entry, reason)
         if entry.failures <= policy.max_retries:

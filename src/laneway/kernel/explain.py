@@ -40,13 +40,13 @@ def explain(kernel: Kernel, job_id: JobId, *, now: int, wall_ms: int) -> Explana
             return _queued(kernel, entry, now=now, wall_ms=wall_ms)
 
 
-def explain_ended(job_id: JobId, state: JobState, lane: str) -> Explanation:
+def explain_ended(entry: Entry, state: JobState, lane: str) -> Explanation:
     """The same for a job that has ended."""
     return Explanation(
-        job_id=job_id,
+        job_id=entry.id,
         state=state,
         reason=WaitReason.NOTHING,
-        detail=f"{job_id} has ended: {state}",
+        detail=f"{_called(entry)} has ended: {state}",
         lane=lane,
         position=None,
         estimate_ms=None,

@@ -72,6 +72,8 @@ class Registry:
             return lane
         check_name(name)
         scope, _, short = name.rpartition("/")
+        if short == SESSION_PREFIX:
+            raise ConfigError(f"lane {name!r} has no session key", setting="lane", hint="session:<key>, key not empty")
         config = self.configs.get(short) if scope else None
         if config is None:
             if short.startswith(SESSION_PREFIX) and short != SESSION_PREFIX:

@@ -58,6 +58,7 @@ from laneway.runtime.subscriptions import Subscription
 _log = logging.getLogger("laneway")
 _BEGUN = (JobState.RUNNING, JobState.LENT)
 _WAITERS_SWEPT = 64
+PATIENCE_S = 10
 
 
 class Engine:
@@ -198,7 +199,7 @@ class Engine:
             return self.stop(job.id, reason, stop)
         del handles[id(job)]
         job._detached = True
-        self._settle_handle(job, Failure(job.id, stop_error(job.id, job.lane_name, stop, reason), quiet=True))
+        self._settle_handle(job, Failure(job, stop_error(job, stop, reason, lane=job.lane_name), quiet=True))
         return True
 
     def stop(self, job_id: JobId, reason: str, stop: Stop = Stop.CANCEL) -> bool:
@@ -213,7 +214,7 @@ class Engine:
     def explain_handle(self, job: Job[Any]) -> Explanation:
         """Why a job is where it is, ended ones included."""
         if job._done or job.id not in self.kernel.jobs:
-            return questions.explain_ended(job.id, job.state, job.lane_name)
+            return questions.explain_ended(job, job.state, job.lane_name)
         return questions.explain(self.kernel, job.id, now=self.now(), wall_ms=self._wall_ms())
 
     # ---- waiting ----
@@ -389,7 +390,7 @@ class Engine:
                 if isinstance(entry, Job):
                     # Whoever cancelled a job knows; only errors that nobody asked for are worth a line in the log.
                     quiet = effect.state is JobState.CANCELLED
-                    self._settle(entry, Failure(entry.id, error_of(entry, effect), quiet=quiet))
+                    self._settle(entry, Failure(entry, error_of(entry, effect), quiet=quiet))
                 else:
                     self._refuse_slot(entry, effect)
             case Publish(event):
@@ -460,7 +461,7 @@ class Engine:
 
     def _refuse_slot(self, slot: SlotEntry, effect: SettleJob) -> None:
         if not slot.granted.done():
-            slot.error = stop_error(slot.id, effect.lane, effect.stop or Stop.CANCEL, effect.reason)
+            slot.error = stop_error(slot, effect.stop or Stop.CANCEL, effect.reason, lane=effect.lane)
             slot.granted.set_result(None)
 
     def _keep_dead_letter(self, effect: KeepDeadLetter) -> None:
@@ -475,7 +476,7 @@ class Engine:
             handler=name_of(job._fn),
             args=job._args,
             kwargs={},
-            error=repr(error) if error is not None else effect.reason,
+            error=repr(error) if isinstance(error, Exception) else effect.reason,
             reason=effect.reason,
             attempts=effect.attempts,
             submitted_ms=now - (self.now() - effect.submitted_at),
@@ -593,7 +594,7 @@ class Engine:
 
     async def drain(self, timeout_ms: int | None, purpose: str) -> DrainReport:
         """Take no new work and wait for what there is; at the timeout what has not begun is cancelled."""
-        self.check_caller("drain")
+        self._refuse_inside("drain")
         self._carry_out(self.kernel.drain(purpose, now=self.now()))
         finished = await self.wait_idle(timeout_ms)
         cancelled = 0
@@ -609,7 +610,7 @@ class Engine:
         """Wait for all jobs (or cancel them), then leave no task, thread or timer behind."""
         if self._closed:
             return
-        self.check_caller("close")
+        self._refuse_inside("close")
         try:
             if not cancel:
                 await self._wait_out()
@@ -622,8 +623,31 @@ class Engine:
                 if tasks:
                     await asyncio.wait(tasks)
 
+    def _refuse_inside(self, call: str) -> None:
+        self.check_caller(call)
+        current = CURRENT.get()
+        node = self.live_node(current) if current is not None else None
+        if node is not None:
+            raise UsageError(
+                f"{call}() inside {node} would wait for {node} itself",
+                hint=f"call {call}() outside the jobs of these lanes",
+            )
+
+    def _say_what_is_awaited(self) -> None:
+        jobs = questions.list_jobs(self.kernel, now=self.now())
+        shown = ", ".join(f"{job.label or job.id} ({job.state} in {job.lane!r})" for job in jobs[:5])
+        more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
+        _log.warning("the lanes are being left and still wait for %s%s", shown, more)
+
     async def _wait_out(self) -> None:
         """Wait until everything has ended; what nothing will ever start (a paused lane) is cancelled."""
+        patience = self.loop.call_later(PATIENCE_S, self._say_what_is_awaited)
+        try:
+            await self._wait_for_all()
+        finally:
+            patience.cancel()
+
+    async def _wait_for_all(self) -> None:
         while self.kernel.jobs:
             stuck = questions.stuck(self.kernel)
             for job_id in stuck:

@@ -38,16 +38,17 @@ _log = logging.getLogger("laneway")
 class Failure:
     """The error of a failed job; says so in the log if nobody ever looks at it, unless it is `quiet`."""
 
-    __slots__ = ("error", "job_id", "seen")
+    __slots__ = ("error", "name", "seen")
 
-    def __init__(self, job_id: JobId, error: BaseException, *, quiet: bool = False) -> None:
-        self.job_id = job_id
+    def __init__(self, job: Job[Any], error: BaseException, *, quiet: bool = False) -> None:
+        label = f"{job.spec.label} ({job.id})" if job.spec.label else job.id
+        self.name = f"{label} in lane {job.lane_name!r}"
         self.error = error
         self.seen = quiet
 
     def __del__(self) -> None:
         if not self.seen:
-            _log.warning("job %s failed and nobody awaited it: %r", self.job_id, self.error)
+            _log.warning("job %s failed and nobody awaited it: %r", self.name, self.error)
 
 
 class Job(Entry, Generic[T_co]):
