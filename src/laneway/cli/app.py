@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from laneway import __version__
 from laneway.cli.sim import sim
 from laneway.cli.tour import tour
 from laneway.errors import LanewayError, reaction_to
@@ -48,11 +48,7 @@ app = typer.Typer(
 def _say_version(asked: bool) -> None:
     if not asked:
         return
-    try:
-        number = version("laneway")
-    except PackageNotFoundError:
-        number = "(not installed)"
-    sys.stdout.write(f"laneway {number}\n")
+    sys.stdout.write(f"laneway {__version__}\n")
     raise typer.Exit
 
 

@@ -267,6 +267,8 @@ class Lending:
             entry.returns.remove(pending)
             for unit in lendable(entry, self._host.threads):
                 unit.go_out(entry)
+                if isinstance(unit, Pool) and unit.reserve:
+                    self._host.mark(unit)  # a reservation that is used again is kept for nobody else any more
             entry.lent = False
             self._host.announce_lending(entry, JobTookBack)
         wait, pending.wait = pending.wait, None
