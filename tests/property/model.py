@@ -387,15 +387,19 @@ class Model:
             ]
             if not moving:
                 return
-            if self.arrival_order is not None:
-                moving.sort(key=lambda job: self.arrival_order(job.id) if self.arrival_order else 0)
-            job = moving[0]
+            job = min(moving, key=self._moving_order)
             self._leave(job, started=True)
             job.stage += 1
             if len(job.places) == job.stage:
                 self.sequence += 1
                 job.places.append(self.sequence)
             self._queue(job)
+
+    def _moving_order(self, job: ModelJob) -> tuple[int, int]:
+        """Those in earlier lanes first: so all who can come to a lane are there before it chooses."""
+        lanes = list(self.configs)
+        order = 1 + lanes.index(job.lane) if job.lane in lanes else 0
+        return order, self.arrival_order(job.id) if self.arrival_order is not None else job.place
 
     def _queue(self, job: ModelJob) -> None:
         lane = self.lanes[job.lane]
