@@ -396,9 +396,8 @@ class Model:
             self._queue(job)
 
     def _moving_order(self, job: ModelJob) -> tuple[int, int]:
-        """Those in earlier lanes first: so all who can come to a lane are there before it chooses."""
-        lanes = list(self.configs)
-        order = 1 + lanes.index(job.lane) if job.lane in lanes else 0
+        """Into earlier lanes first: so all who can come to a lane are there before it chooses."""
+        order = list(self.configs).index(job.lanes[job.stage + 1])
         return order, self.arrival_order(job.id) if self.arrival_order is not None else job.place
 
     def _queue(self, job: ModelJob) -> None:
