@@ -61,7 +61,18 @@ __all__ = (
     "WaitTimeoutError",
     "WrongThreadError",
     "reaction_to",
+    "text_of",
 )
+
+
+def text_of(value: object) -> str:
+    """Any value as text, whatever its own `__str__` does: what people pass as a reason must never break anything."""
+    if type(value) is str:
+        return value
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - somebody else's __str__
+        return f"<{type(value).__name__}>"
 
 
 def _rebuild(cls: type[LanewayError], state: dict[str, Any]) -> LanewayError:
@@ -303,7 +314,7 @@ class RetryLater(Exception):
             )
         super().__init__(reason or f"again after {after_ms} ms")
         self.after_ms = after_ms
-        self.reason = reason
+        self.reason = text_of(reason)
 
 
 class GiveUp(Exception):
@@ -311,7 +322,7 @@ class GiveUp(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = text_of(reason)
 
 
 class Reaction(NamedTuple):

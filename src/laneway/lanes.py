@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -226,7 +225,7 @@ class LaneScope:
         self._engine.check_caller("reopen")
         now = self._engine.now()
         if lane is None:
-            self._engine.run(self._kernel.reopen(now=now))
+            self._engine.reopen()
         else:
             self._engine.run(self._kernel.reopen_lane(self._name(lane), now=now))
 
@@ -391,6 +390,8 @@ class Lanes(LaneScope):
         Its lanes have the settings of the lanes of the same name here, unless `lanes` gives them their own.
         """
         check_name(name)
+        if "/" in name:
+            raise ConfigError(f"a scope name has no slash, not {name!r}", setting="scope", value=name)
         configs = {f"{name}/{lane}": _lane_config(lane, value) for lane, value in (lanes or {}).items()}
         known = self._kernel.registry.configs
         for full, config in configs.items():
@@ -474,14 +475,14 @@ def _spec(prefix: str, options: JobOptions) -> JobSpec:
         if given.get(name) is not None:
             check_whole(given[name], setting=name, least=least, most=DURATION_MAX_MS)
     weight = given.get("weight", 1)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-        raise ConfigError(f"weight must be a number above 0, not {weight!r}", setting="weight", value=weight)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 1e-9 <= weight <= 1e9:
+        raise ConfigError(f"weight must be a number from 1e-9 to 1e9, not {weight!r}", setting="weight", value=weight)
     for name in ("tenant", "label", "key"):
         value = given.get(name, "")
         if not isinstance(value, str) and not (name == "key" and value is None):
             raise InvalidJobError(f"{name} must be text, not {value!r}")
     if given.get("key") is not None:
-        given["key"] = prefix + given["key"]
+        given["key"] = f"{prefix}\0{given['key']}" if prefix else given["key"]
     retry = given.get("retry")
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise InvalidJobError(f"retry must be a RetryPolicy, not {retry!r}", hint="RetryPolicy.exponential(3), for one")

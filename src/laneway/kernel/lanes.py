@@ -439,7 +439,7 @@ class Pool(Resource):
         if lane.due_in is not self:
             lane.due_in = self
             heappush(self._dues, (lane.late_at(), lane.ticket, lane))
-        if len(self._heap) > self._limit:
+        if len(self._heap) > self._limit or len(self._dues) > 2 * len(self.parked) + 64:
             self._sweep()
         return head
 
@@ -523,4 +523,9 @@ class Pool(Resource):
             item for item in self._heap if item[4].parked is self and item[3] == item[4].ticket and not item[4].is_late
         )
         self._rekeys = sorted(item for item in self._rekeys if item[2].parked is self and item[1] == item[2].ticket)
+        for _, _, lane in self._dues:
+            if lane.parked is not self and lane.due_in is self:
+                lane.due_in = None
+        self._dues = sorted(item for item in self._dues if item[2].due_in is self)
+        self._late = sorted(item for item in self._late if item[2].parked is self and item[2].is_late)
         self._limit = max(256, 2 * len(self._heap))

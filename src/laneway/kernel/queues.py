@@ -24,6 +24,7 @@ USER_BIT = 1 << USER
 RANKS = USER + 8 + 1
 NO_PLACE = -1
 _ONE_BY_AGE = 0
+_STALE_MAX = 64
 Change = tuple[int, int, int, int, Entry]
 """When due, the job's place, how many levels its deadline gives it then (or `_ONE_BY_AGE`), its phase, and the job."""
 
@@ -428,13 +429,23 @@ class Waiting:
         self._note_stale()
 
     def _note_stale(self) -> None:
+        """Something stale stays behind; sweep when it outweighs what is live, so that it never holds much memory."""
         self._stale += 1
-        if self._stale > 64 and self._stale > self.count:
-            self._stale = 0
-            for bucket in self._buckets:
-                if bucket is not None:
-                    for line in bucket.lines():
-                        line.compact()
+        if self._stale > (_STALE_MAX if self.count else 0) and self._stale > self.count:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Forget everything stale."""
+        self._stale = 0
+        for bucket in self._buckets:
+            if bucket is not None:
+                for line in bucket.lines():
+                    line.compact()
+        self._changes = [item for item in self._changes if _is_live(item[3], item[4])]
+        heapify(self._changes)
+        if self.arrivals is not None:
+            self.arrivals = [item for item in self.arrivals if _is_live(item[2], item[3])]
+            heapify(self.arrivals)
 
     # ---- order ----
 

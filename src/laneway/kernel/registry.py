@@ -111,6 +111,7 @@ class Registry:
         if lane.bucket is not None and not lane.bucket.is_full(now):
             return
         del self.lanes[lane.name]
+        lane.queue.sweep()  # who still knows this lane must not keep its jobs alive
         lane.phase += 1  # its alarms are not for the next lane of that name
         self.retired.setdefault(self.family_of(lane.name), Counters()).merge(lane.counters)
 

@@ -257,7 +257,8 @@ class Kernel(Endings):
         elif not lane.takers:
             return
         self._pump(lane, now)
-        self._end_command(now)
+        if self._marked_lanes or self._marked_pools:
+            self._settle(now)
 
     def stop(
         self,
@@ -522,7 +523,8 @@ class Kernel(Endings):
     def _end_command(self, now: int) -> list[Effect]:
         if self._marked_lanes or self._marked_pools:
             self._settle(now)
-        return self._out
+        out, self._out = self._out, []  # what was handed over is not kept alive here
+        return out
 
     def step(self, command: Command, *, now: int) -> list[Effect]:
         """Unpack a command and call its handler."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, assert_never
 
 from laneway.errors import (
@@ -41,8 +42,9 @@ def error_of(job: Job[Any], effect: SettleJob) -> BaseException:
         )
     if isinstance(own, Exception) and not isinstance(own, RetryLater | GiveUp):
         note = f"in lane {lane!r}, job {name}, attempt {effect.attempt}"
-        if note not in getattr(own, "__notes__", ()):
-            own.add_note(note)
+        with contextlib.suppress(Exception):  # a frozen exception takes no notes
+            if note not in getattr(own, "__notes__", ()):
+                own.add_note(note)
         return own
     attempts = f"{effect.attempt} attempt{'s' if effect.attempt != 1 else ''}"
     error = JobFailedError(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
+from types import CoroutineType
 from typing import Any, assert_never, cast
 
 from laneway.errors import (
@@ -26,6 +28,7 @@ from laneway.errors import (
     UnknownJobError,
     UsageError,
     WrongThreadError,
+    text_of,
 )
 from laneway.events import Event, ShutdownCompleted
 from laneway.kernel import explain as questions
@@ -61,6 +64,21 @@ _WAITERS_SWEPT = 64
 PATIENCE_S = 10
 
 
+class JobTask(asyncio.Task[None]):
+    """The task of an attempt. Whoever cancels it before its first step (a shutdown that cancels all tasks, for one)
+    would leave a job behind that never ends; so it says so."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel it, and see to it that the end of its job is reported."""
+        coroutine = cast("CoroutineType[Any, Any, None]", self.get_coro())
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            assert coroutine.cr_frame is not None
+            arguments = coroutine.cr_frame.f_locals
+            engine, job, number = (arguments[name] for name in ("engine", "job", "number"))
+            engine.watch_unbegun(self, job, number)
+        return super().cancel(msg)
+
+
 class Engine:
     """One kernel on one event loop."""
 
@@ -73,6 +91,7 @@ class Engine:
         self.dead_letters = DeadLetters(dlq_max_size)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._plain_tasks = False
+        self._context = copy_context()
         self._thread = 0
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
@@ -99,10 +118,11 @@ class Engine:
         if self._loop is not None:
             raise UsageError("these lanes are open already", hint="open them once, and pass them around")
         self._loop = loop = asyncio.get_running_loop()
-        # asyncio's own loops make a plain Task; doing it here saves a part of what a short job costs.
-        own = getattr(type(loop), "create_task", None) is asyncio.BaseEventLoop.create_task
-        self._plain_tasks = own and loop.get_task_factory() is None
+        # A plain Task on every loop but a simulated one. A task factory is passed by: an eager one would run the code
+        # of a job in the middle of a decision about others.
+        self._plain_tasks = not getattr(loop, "makes_own_tasks", False)
         self._thread = threading.get_ident()
+        self._context = copy_context()
         self._seen = self._counts()
 
     @property
@@ -194,11 +214,14 @@ class Engine:
         if job._done or self._closed:
             return False
         self.check_caller("cancel")
+        reason = text_of(reason)
         handles = job._primary._handles if isinstance(job, JoinedJob) else None
         if not isinstance(job, JoinedJob) or handles is None or len(handles) <= 1:
             return self.stop(job.id, reason, stop)
         del handles[id(job)]
         job._detached = True
+        for wait_id in list(job._waits or ()):  # jobs that wait for this handle need not wait for the shared job
+            self._carry_out(self.kernel.cancel_wait(wait_id, now=self.now()))
         self._settle_handle(job, Failure(job, stop_error(job, stop, reason, lane=job.lane_name), quiet=True))
         return True
 
@@ -208,7 +231,7 @@ class Engine:
             raise UnknownJobError(job_id=job_id)
         if not self.kernel.can_stop(job_id):
             return False
-        self._carry_out(self.kernel.stop(job_id, stop, reason, now=self.now()))
+        self._carry_out(self.kernel.stop(job_id, stop, text_of(reason), now=self.now()))
         return True
 
     def explain_handle(self, job: Job[Any]) -> Explanation:
@@ -225,7 +248,7 @@ class Engine:
         current = CURRENT.get()
         node = self.live_node(current) if current is not None else None
         if node is not None and job.id in self.kernel.jobs:
-            await self._wait_inside(node, job.id)
+            await self._wait_inside(node, job.id, job)
         if not job._done:
             await self.waiter_of(job)
 
@@ -243,10 +266,12 @@ class Engine:
             waiters.append(waiter)
         return waiter
 
-    async def _wait_inside(self, node: JobId, target: JobId) -> None:
+    async def _wait_inside(self, node: JobId, target: JobId, handle: Job[Any] | None = None) -> None:
         """A job waits for a job: the kernel says when it may go on."""
         self._next_wait += 1
         wait_id = self._next_wait
+        if isinstance(handle, JoinedJob):
+            handle._waits = {*(handle._waits or ()), wait_id}
         self._waits[wait_id] = future = self.loop.create_future()
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -262,6 +287,8 @@ class Engine:
                         self._carry_out(self.kernel.cancel_wait(wait_id, now=self.now()))
         finally:
             self._waits.pop(wait_id, None)
+            if isinstance(handle, JoinedJob) and handle._waits:
+                handle._waits.discard(wait_id)
         if cancelled is not None:
             raise cancelled
 
@@ -310,12 +337,14 @@ class Engine:
         else:
             self._carry_out(self.kernel.stop(slot.id, Stop.CANCEL, "the wait was cancelled", now=self.now()))
 
+    def check_release(self) -> None:
+        """Refuse a release on another thread, before anything has changed."""
+        if not self._closed:
+            self.check_caller("release")
+
     def release_slot(self, slot: SlotEntry) -> None:
         """Give a slot back."""
-        if self._closed:
-            return
-        self.check_caller("release")
-        if slot.id in self.kernel.jobs:
+        if not self._closed and slot.id in self.kernel.jobs:
             self._carry_out(self.kernel.finish(slot.id, 1, End.SUCCEEDED, self.now()))
 
     # ---- carrying out ----
@@ -351,7 +380,7 @@ class Engine:
             _log.info("late end of attempt %s of %s ignored: %s", number, job.id, reason)
         if self._closed:
             return
-        after_ms = error.after_ms if isinstance(error, RetryLater) else 0
+        after_ms = getattr(error, "after_ms", 0) if isinstance(error, RetryLater) else 0
         jitter = self._random.random()
         self._carry_out(self.kernel.finish(job.id, number, end, self.now(), reason, after_ms, jitter))
 
@@ -366,7 +395,7 @@ class Engine:
                     coroutine = run_attempt(self, job, effect.attempt)
                     context = job._context.copy()  # each attempt starts with what the submitter had
                     if self._plain_tasks:
-                        job._task = asyncio.Task(coroutine, loop=self._loop, name=job.id, context=context)
+                        job._task = JobTask(coroutine, loop=self._loop, name=job.id, context=context)
                     else:
                         job._task = self.loop.create_task(coroutine, name=job.id, context=context)
                 elif not job.granted.done():
@@ -376,7 +405,10 @@ class Engine:
                 if type(job) is Job:
                     self._complete(job)
             else:
-                self._carry_out_rare(effect)
+                try:
+                    self._carry_out_rare(effect)
+                except Exception:  # noqa: BLE001 - what one job brought along must not cost others their effects
+                    _log.exception("an effect could not be carried out: %s", type(effect).__name__)
         if self._timer_due is not None or self.kernel.timers.heap:
             self._arm()
         if self._callbacks:
@@ -413,12 +445,21 @@ class Engine:
         job._ending = True
         if task is None or job._in_thread:
             return  # a thread cannot be cancelled: the kernel waits for it, or abandons it
-        task.cancel()
         if not job._begun:
-            # A task that is cancelled before its first step never runs: report its end in its place.
+            self.watch_unbegun(task, job, number)
+        task.cancel()
+
+    def watch_unbegun(self, task: asyncio.Task[None], job: Job[Any], number: int) -> None:
+        """A task that is cancelled before its first step never runs: report its end in its place."""
+        if task not in self._unbegun:
             self._unbegun.add(task)
             task.add_done_callback(self._unbegun.discard)
-            task.add_done_callback(lambda _: self.attempt_ended(job, number, End.CANCELLED, None))
+            task.add_done_callback(lambda _: self._never_begun(job, number))
+
+    def _never_begun(self, job: Job[Any], number: int) -> None:
+        if not job._begun:
+            reason = "" if job._ending else "its task was cancelled before its first step"
+            self.attempt_ended(job, number, End.CANCELLED, None, reason)
 
     async def run_in_thread(self, call: Callable[[], Any]) -> Any:
         """Call a sync function on the pool, which grows to the sync jobs that run."""
@@ -476,7 +517,7 @@ class Engine:
             handler=name_of(job._fn),
             args=job._args,
             kwargs={},
-            error=repr(error) if isinstance(error, Exception) else effect.reason,
+            error=_repr_of(error) if isinstance(error, Exception) else effect.reason,
             reason=effect.reason,
             attempts=effect.attempts,
             submitted_ms=now - (self.now() - effect.submitted_at),
@@ -539,8 +580,9 @@ class Engine:
                 snapshot = self._snapshots.pop(0)
                 for callback in list(self._callbacks):
                     try:
-                        callback(snapshot)
-                    except Exception:  # noqa: BLE001 - a callback stops nothing
+                        # In the context of whoever opened the lanes: what it submits belongs to no job.
+                        self._context.copy().run(callback, snapshot)
+                    except (Exception, asyncio.CancelledError):  # noqa: BLE001 - a callback stops nothing
                         _log.exception("an on_change callback raised")
         finally:
             self._notifying = False
@@ -596,15 +638,27 @@ class Engine:
         """Take no new work and wait for what there is; at the timeout what has not begun is cancelled."""
         self._refuse_inside("drain")
         self._carry_out(self.kernel.drain(purpose, now=self.now()))
-        finished = await self.wait_idle(timeout_ms)
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                while self.kernel.jobs and self.kernel.draining is not None:
+                    await self._wait_quiet()
+        except TimeoutError:
+            pass
+        finished = not self.kernel.jobs
         cancelled = 0
-        if not finished:
+        if not finished and self.kernel.draining is not None:
             before = len(self.kernel.jobs)
             self._carry_out(self.kernel.stop_waiting(None, "drain", now=self.now()))
             cancelled = before - len(self.kernel.jobs)
         if self._subscriptions:
             self._publish(ShutdownCompleted(cancelled=cancelled))
         return DrainReport(finished=finished, cancelled=cancelled, still_running=len(self.kernel.jobs))
+
+    def reopen(self) -> None:
+        """End a drain: take work again, and let whoever waits for the drain go on."""
+        self.check_caller("reopen")
+        self._carry_out(self.kernel.reopen(now=self.now()))
+        self._wake_quiet()
 
     async def close(self, *, cancel: bool, timeout_ms: int) -> None:
         """Wait for all jobs (or cancel them), then leave no task, thread or timer behind."""
@@ -685,3 +739,10 @@ class Engine:
             if not waiter.done():
                 waiter.set_result(None)
         return [*in_threads, *self._unbegun]
+
+
+def _repr_of(error: Exception) -> str:
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - somebody else's __repr__
+        return f"<{type(error).__name__}>"

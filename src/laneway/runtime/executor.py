@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from laneway.errors import GiveUp, RetryLater
+from laneway.errors import GiveUp, RetryLater, text_of
 from laneway.kernel.protocol import End
 from laneway.runtime.handles import CURRENT, Job
 
@@ -64,13 +64,15 @@ async def run_attempt(engine: Engine, job: Job[Any], number: int) -> None:
         reason = "" if job._ending else "it raised CancelledError itself"
         engine.attempt_ended(job, number, End.CANCELLED, error, reason)
     except RetryLater as signal:
-        engine.attempt_ended(job, number, End.RETRY_LATER, signal, str(signal))
+        engine.attempt_ended(job, number, End.RETRY_LATER, signal, text_of(signal))
     except GiveUp as signal:
-        engine.attempt_ended(job, number, End.GAVE_UP, signal, signal.reason)
-    except GeneratorExit:
-        raise  # the loop is gone; there is nobody left to tell
+        engine.attempt_ended(job, number, End.GAVE_UP, signal, text_of(getattr(signal, "reason", signal)))
+    except GeneratorExit as error:
+        if engine.loop.is_closed() or not engine.loop.is_running():
+            raise  # the loop is gone; there is nobody left to tell
+        engine.attempt_ended(job, number, End.FAILED, error, "it raised GeneratorExit")
     except Exception as error:  # noqa: BLE001 - whatever a job raises is its outcome
-        engine.attempt_ended(job, number, End.FAILED, error, f"{type(error).__name__}: {error}")
+        engine.attempt_ended(job, number, End.FAILED, error, f"{type(error).__name__}: {text_of(error)}")
     except BaseException as error:
         engine.attempt_ended(job, number, End.FAILED, error, type(error).__name__)
         raise
@@ -78,9 +80,16 @@ async def run_attempt(engine: Engine, job: Job[Any], number: int) -> None:
         engine.attempt_succeeded(job, number, value)
 
 
+def _without_stop_iteration(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return fn(*args)
+    except StopIteration as error:  # no future can carry it; an async function turns it into this by itself
+        raise RuntimeError("the function raised StopIteration") from error
+
+
 async def _call_in_thread(engine: Engine, job: Job[Any]) -> Any:
     """Call a sync function on a thread, in its own context; what it returns is awaited here if it can be."""
-    call = functools.partial(job._context.copy().run, job._fn, *job._args)
+    call = functools.partial(job._context.copy().run, _without_stop_iteration, job._fn, job._args)
     job._in_thread = True
     try:
         value = await engine.run_in_thread(call)

@@ -143,6 +143,8 @@ class JoinedJob(Job[T_co]):
 
     __slots__ = ("_detached", "_primary")
 
+    _waits: set[int] | None = None  # waits of jobs for this handle
+
     def __init__(self, primary: Job[T_co]) -> None:
         super().__init__(primary._engine, primary._fn, (), primary._context, primary._names)
         self._primary = primary
@@ -198,9 +200,11 @@ class Slot:
 
     def release(self) -> None:
         """Give the slot back."""
-        entry, self._entry = self._entry, None
+        entry = self._entry
         if entry is None:
             return
+        self._engine.check_release()
+        self._entry = None
         self._asked = False
         token, self._token = self._token, None
         if token is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from laneway.errors import text_of
+
 __all__ = ("AbortSignal",)
 
 
@@ -33,10 +35,10 @@ class AbortSignal:
         """Fire; a second time changes nothing."""
         if self._reason is not None:
             return
-        self._reason = reason
+        self._reason = text = text_of(reason)
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
-            listener(reason)
+            listener(text)
 
     def listen(self, key: int, listener: Callable[[str], None]) -> None:
         """Be told when it fires; `key` is for `forget`."""

@@ -97,6 +97,8 @@ class SimLoop(AbstractEventLoop):
     that nothing was swallowed (and clear what it expected). What has no docstring here is as asyncio documents it.
     """
 
+    makes_own_tasks = True  # its tasks are numbered, so that sets of them have an order
+
     def __init__(self, *, seed: int, shuffle: bool = True, max_steps: int | None = None) -> None:
         self.seed, self.max_steps = seed, max_steps
         self.steps = self._cancelled_timers = 0
