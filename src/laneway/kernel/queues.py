@@ -396,6 +396,7 @@ class Waiting:
         """A lent job waits for it (or does so no longer): inside its level it goes first (or no longer)."""
         self._leave_bucket(entry)
         self._stand(entry, entry.rank)
+        self._note_stale()
 
     def _stand(self, entry: Entry, rank: int) -> None:
         bucket = self._buckets[rank]
@@ -426,7 +427,6 @@ class Waiting:
         bucket.live -= 1
         if bucket.live == 0:
             self._mask ^= 1 << entry.rank
-        self._note_stale()
 
     def _note_stale(self) -> None:
         """Something stale stays behind; sweep when it outweighs what is live, so that it never holds much memory."""
@@ -511,9 +511,8 @@ class Waiting:
 
     def _pass_time(self, now: int) -> None:
         """Move those whose time has come to their new level."""
-        changes = self._changes
-        while changes and changes[0][0] <= now:
-            _, _, levels, phase, entry = heappop(changes)
+        while self._changes and self._changes[0][0] <= now:
+            _, _, levels, phase, entry = heappop(self._changes)
             if not _is_live(phase, entry):
                 continue
             self._leave_bucket(entry)
@@ -523,6 +522,7 @@ class Waiting:
             else:
                 entry.boost = levels
             self._stand(entry, int(entry.spec.priority) + entry.aged + entry.boost)
+            self._note_stale()  # only now: a sweep takes what stands nowhere for gone
 
     def _set_change(self, due: int, levels: int, entry: Entry) -> None:
         if len(self._changes) > 8 * self.count + 64:
