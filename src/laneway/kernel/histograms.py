@@ -1,7 +1,8 @@
 """Distributions of durations in constant memory.
 
 Buckets are log-linear: whole milliseconds below 32, then 32 buckets for each doubling, so that a percentile is
-off by at most about 3 % while the whole histogram is a few kilobytes whatever it has seen.
+off by at most about 3 % while the whole histogram is a few kilobytes whatever it has seen. A lane that has seen little
+is smaller still: only buckets that have counted something exist, and there may be ten thousand lanes.
 """
 
 from __future__ import annotations
@@ -13,29 +14,28 @@ FINE = 1 << _BITS
 
 
 class Histogram:
-    """Counts of durations; grows only with the largest duration seen, by the logarithm.
+    """Counts of durations.
 
     The first `FINE` counts are exact, so whoever is in a hurry may add to `counts` there directly.
     """
 
-    __slots__ = ("_coarse_ms", "_largest", "counts")
+    __slots__ = ("_coarse", "_coarse_ms", "_largest", "counts")
 
     def __init__(self) -> None:
         self.counts: list[int] = [0] * FINE
+        self._coarse: dict[int, int] = {}  # by number of bucket
         self._coarse_ms = 0  # the sum of those that are not counted exactly
         self._largest = 0
 
     def add(self, value: int) -> None:
         """Count one duration."""
-        counts = self.counts
         if value < FINE:
-            counts[value] += 1
+            self.counts[value] += 1
             return
         shift = value.bit_length() - _BITS - 1
-        index = (shift << _BITS) + (value >> shift)
-        if index >= len(counts):
-            counts.extend([0] * (index + 1 - len(counts)))
-        counts[index] += 1
+        bucket = (shift << _BITS) + (value >> shift)
+        coarse = self._coarse
+        coarse[bucket] = coarse.get(bucket, 0) + 1
         self._coarse_ms += value
         if value > self._largest:
             self._largest = value
@@ -43,24 +43,24 @@ class Histogram:
     @property
     def total(self) -> int:
         """How many durations were counted."""
-        return sum(self.counts)
+        return sum(self.counts) + sum(self._coarse.values())
 
     @property
     def total_ms(self) -> int:
         """Their sum."""
-        return self._coarse_ms + sum(value * count for value, count in enumerate(self.counts[:FINE]))
+        return self._coarse_ms + sum(value * count for value, count in enumerate(self.counts))
 
     @property
     def largest(self) -> int:
         """The longest of them."""
-        return self._largest or max((value for value, count in enumerate(self.counts[:FINE]) if count), default=0)
+        return self._largest or max((value for value, count in enumerate(self.counts) if count), default=0)
 
     def merge(self, other: Histogram) -> None:
         """Count everything that `other` has counted."""
-        if len(other.counts) > len(self.counts):
-            self.counts.extend([0] * (len(other.counts) - len(self.counts)))
-        for index, count in enumerate(other.counts):
-            self.counts[index] += count
+        for value, count in enumerate(other.counts):
+            self.counts[value] += count
+        for bucket, count in other._coarse.items():
+            self._coarse[bucket] = self._coarse.get(bucket, 0) + count
         self._largest = max(self._largest, other._largest)
         self._coarse_ms += other._coarse_ms
 
@@ -68,10 +68,10 @@ class Histogram:
         """The duration that `percent` % of all durations do not exceed (the upper edge of its bucket)."""
         rank = -(-self.total * percent // 100)
         seen = 0
-        for index, count in enumerate(self.counts):
+        for bucket, count in (*enumerate(self.counts), *sorted(self._coarse.items())):
             seen += count
             if count and seen >= rank:
-                return min(self.largest, _upper_edge(index))
+                return min(self.largest, _upper_edge(bucket))
         return 0
 
     def stats(self) -> HistogramStats:
@@ -87,8 +87,8 @@ class Histogram:
         )
 
 
-def _upper_edge(index: int) -> int:
-    if index < 2 * FINE:
-        return index
-    shift = (index >> _BITS) - 1
-    return ((index - (shift << _BITS) + 1) << shift) - 1
+def _upper_edge(bucket: int) -> int:
+    if bucket < 2 * FINE:
+        return bucket
+    shift = (bucket >> _BITS) - 1
+    return ((bucket - (shift << _BITS) + 1) << shift) - 1
