@@ -213,3 +213,44 @@ async def test_cancelled_jobs_do_not_live_on_in_the_queue() -> None:
         assert lanes.cancel_waiting() == 500
         gc.collect()
         assert sum(ref() is not None for ref in alive) == 0
+
+
+async def test_forgotten_lanes_under_a_shared_cap_let_their_jobs_go() -> None:
+    class Payload:
+        """Something to be let go of."""
+
+    alive: list[Any] = []
+
+    async def use(_: Payload) -> None:
+        await asyncio.sleep(0)
+
+    async with Lanes({"main": 4}, max_concurrent=2) as lanes:
+        for wave in range(20):
+            jobs = []
+            for number in range(50):
+                payload = Payload()
+                alive.append(weakref.ref(payload))
+                jobs.append(lanes.submit([f"session:{wave}-{number}", "main"], use, payload))
+            for job in jobs:
+                await job
+        del payload, jobs, job
+        gc.collect()
+        assert sum(ref() is not None for ref in alive) < 200
+
+
+async def test_a_task_factory_is_passed_by() -> None:
+    """An eager factory would run the code of one job in the middle of a decision about others."""
+    made: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(coroutine.__qualname__)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async with Lanes({"a": 1}) as lanes:
+        loop.set_task_factory(factory)
+        try:
+            assert [await job for job in [lanes.submit("a", fine) for _ in range(3)]] == ["fine"] * 3
+        finally:
+            loop.set_task_factory(None)
+    assert made == []
