@@ -122,6 +122,8 @@ class Tally:
         for body in self._inside:
             if body.waits or body.tainted or not self._counts(body):
                 continue
+            if any(self._world.config_of(lane).cancel_grace_ms == 0 for lane in body.lanes):
+                continue  # without any grace an attempt is abandoned before its code can notice
             for lane in body.lanes:
                 counts[lane] = counts.get(lane, 0) + 1
             if body.around is None:
