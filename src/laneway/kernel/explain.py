@@ -15,7 +15,6 @@ from laneway.records import (
     JobState,
     LaneMetrics,
     LaneStats,
-    Snapshot,
     Stats,
     WaitReason,
 )
@@ -336,11 +335,6 @@ def shared_cap(kernel: Kernel, prefix: str = "") -> int:
         for lane in registry.lanes.values()
         if not lane.is_control and not lane.is_session and lane.name.startswith(prefix)
     )
-
-
-def snapshot(kernel: Kernel) -> Snapshot:
-    """What `on_change` callbacks get."""
-    return Snapshot(running=kernel.running, waiting=kernel.waiting, max_concurrent=shared_cap(kernel))
 
 
 def stats(kernel: Kernel, *, now: int, prefix: str = "") -> Stats:

@@ -95,13 +95,6 @@ class Registry:
         ):
             raise self._unknown(name)
 
-    def known(self, name: str) -> Lane:
-        """The lane of that name as it stands; nothing is made for a question."""
-        lane = self.lanes.get(name)
-        if lane is None:
-            raise self._unknown(name)
-        return lane
-
     def retire_if_idle(self, lane: Lane, now: int) -> None:
         """Forget a lane made on the fly that nothing uses, unless that would forget a limit."""
         if lane.configured or lane.users or lane.held or lane.paused or lane.closed_until is not None:

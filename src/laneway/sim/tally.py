@@ -122,8 +122,6 @@ class Tally:
         for body in self._inside:
             if body.waits or body.tainted or not self._counts(body):
                 continue
-            if any(self._world.config_of(lane).cancel_grace_ms == 0 for lane in body.lanes):
-                continue  # without any grace an attempt is abandoned before its code can notice
             for lane in body.lanes:
                 counts[lane] = counts.get(lane, 0) + 1
             if body.around is None:
@@ -149,8 +147,10 @@ class Tally:
         """Whether the scheduler still answers for it; an abandoned attempt runs on its own account."""
         handle = body.plan.handle
         if handle is None:  # `run()` gives no handle: leave out what may have been abandoned
-            limits = (body.plan.options.get("timeout_ms"), self._world.config_of(body.plan.lanes[-1]).timeout_ms)
-            return limits == (None, None) and not body.plan.asked
+            config = self._world.config_of(body.plan.lanes[-1])
+            limits = (body.plan.options.get("timeout_ms"), config.timeout_ms)
+            # An heir can be ended for its lender's sake; without any grace it is abandoned before its code notices.
+            return limits == (None, None) and not body.plan.asked and config.cancel_grace_ms > 0
         if handle.done() or handle.attempt != body.attempt or handle.state in (JobState.SCHEDULED, JobState.QUEUED):
             return False
         if handle.state is not JobState.RUNNING and body.around is None:

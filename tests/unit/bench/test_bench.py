@@ -57,8 +57,6 @@ def run_toy() -> tuple[Result, list[tuple[str, int]]]:
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_measure_gives_numbers(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if measure == "noop_a3s":
-        pytest.importorskip("_a3s_lane")
     monkeypatch.setattr("bench.measures.LANES_JOBS", 300)
     monkeypatch.setattr("bench.measures.DEPTH_JOBS_LEAST", 400)
     monkeypatch.setattr("bench.measures.CANCEL_JOBS_LEAST", 400)
@@ -137,7 +135,6 @@ def test_table_json_and_picture_are_made(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_picture_is_made(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     result, _ = run_toy()
     report.write_plot(tmp_path / "latest.png", [result])
     assert (tmp_path / "latest.png").read_bytes().startswith(b"\x89PNG")
