@@ -8,22 +8,35 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ UnknownLaneError       no lane has that name
 │  ├─ UnknownJobError        no live job (or dead letter) has that id
 │  ├─ LaneCycleError         the wait would wait for itself
-│  └─ WrongThreadError       called outside the event loop that owns the lanes
+│  ├─ WrongThreadError       called outside the event loop that owns the lanes
+│  ├─ UnknownHandlerError    no handler has that name
+│  ├─ InvalidMessageError    what was sent is not a message that can be kept
+│  ├─ UnknownMessageError    no message has that id
+│  └─ UnknownStoreError      no store is behind that address
 ├─ ConflictError             valid, but not now: look at the state, then decide
 │  ├─ InvalidTransitionError a job cannot change in that way from its state
 │  ├─ DuplicateJobError      the key belongs to a job with another function
 │  ├─ LaneFullError          the lane holds as many waiting jobs as it may
 │  ├─ DrainingError          no new work is taken while draining
-│  └─ ClosedError            these lanes are closed (or not open yet)
+│  ├─ ClosedError            these lanes are closed (or not open yet)
+│  ├─ MailboxFullError       the session holds as many waiting messages as it may
+│  ├─ MessageStateError      a message cannot change in that way from its state
+│  ├─ FencedError            somebody else owns this now; what the old owner says is refused
+│  ├─ StoreInUseError        another process has the store open
+│  └─ StoreVersionError      the store was written by a newer Laneway
 ├─ UnavailableError          the world is wrong: a later try may help
+│  └─ StoreUnavailableError  the store refused: the disk is full, read-only, broken …
+│     └─ StoreCorruptError   what is on disk is not what was written
 ├─ DeniedError               a policy said no
+│  ├─ PermissionDeniedError  the sender lacks the right
+│  └─ ApprovalExpiredError   nobody answered in time
 ├─ JobFailedError            a job ended without a value
 │  ├─ JobCancelledError      somebody cancelled it
 │  ├─ JobAbortedError        its AbortSignal fired
 │  ├─ JobTimeoutError        it ran longer than timeout_ms
 │  └─ WaitTimeoutError       it waited longer than wait_timeout_ms
 └─ InternalError             our bug
-Signals (not errors)         raised inside a job to steer it: RetryLater, GiveUp
+Signals (not errors)         raised inside a job to steer it: RetryLater, GiveUp; to a turn: InterruptSignalError
 ```
 
 One table, `REACTIONS`, maps the bases to an HTTP status and an exit code.
@@ -35,15 +48,19 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 __all__ = (
     "REACTIONS",
+    "ApprovalExpiredError",
     "ClosedError",
     "ConfigError",
     "ConflictError",
     "DeniedError",
     "DrainingError",
     "DuplicateJobError",
+    "FencedError",
     "GiveUp",
     "InternalError",
+    "InterruptSignalError",
     "InvalidJobError",
+    "InvalidMessageError",
     "InvalidTransitionError",
     "JobAbortedError",
     "JobCancelledError",
@@ -52,11 +69,21 @@ __all__ = (
     "LaneCycleError",
     "LaneFullError",
     "LanewayError",
+    "MailboxFullError",
+    "MessageStateError",
+    "PermissionDeniedError",
     "Reaction",
     "RetryLater",
+    "StoreCorruptError",
+    "StoreInUseError",
+    "StoreUnavailableError",
+    "StoreVersionError",
     "UnavailableError",
+    "UnknownHandlerError",
     "UnknownJobError",
     "UnknownLaneError",
+    "UnknownMessageError",
+    "UnknownStoreError",
     "UsageError",
     "WaitTimeoutError",
     "WrongThreadError",
@@ -173,6 +200,41 @@ class WrongThreadError(UsageError):
         self.call = call
 
 
+class UnknownHandlerError(UsageError):
+    """No handler has that name; durable work is kept by the name of its handler."""
+
+    code = "unknown_handler"
+
+    def __init__(self, *, handler: str, known: tuple[str, ...] = ()) -> None:
+        shown = ", ".join(known) or "none"
+        super().__init__(
+            f"there is no handler {handler!r}", hint=f"register it with @lanes.handler({handler!r}); there are: {shown}"
+        )
+        self.handler = handler
+
+
+class InvalidMessageError(UsageError):
+    """What was sent cannot be kept as a message; nothing was stored."""
+
+    code = "invalid_message"
+
+
+class UnknownMessageError(UsageError):
+    """No message has that id."""
+
+    code = "unknown_message"
+
+    def __init__(self, *, message_id: str) -> None:
+        super().__init__(f"there is no message {message_id!r}", hint="ids are those that receipts carry")
+        self.message_id = message_id
+
+
+class UnknownStoreError(UsageError):
+    """No store is behind that address."""
+
+    code = "unknown_store"
+
+
 class ConflictError(LanewayError):
     """Valid, but not now; nothing changed. Look at the state, then decide."""
 
@@ -247,16 +309,84 @@ class ClosedError(ConflictError):
         self.opened = opened
 
 
+class MailboxFullError(ConflictError):
+    """The session holds as many waiting messages as its cap allows, and its policy is to refuse newcomers."""
+
+    code = "mailbox_full"
+
+    def __init__(self, *, session_key: str, cap: int) -> None:
+        super().__init__(
+            f"{cap} messages already wait in session {session_key!r}: this one was not taken",
+            hint="send it again later, raise the cap, or choose drop='old' or 'summarize'",
+        )
+        self.session_key = session_key
+        self.cap = cap
+
+
+class MessageStateError(ConflictError):
+    """A message cannot change in that way from the state it is in; nothing changed."""
+
+    code = "message_state"
+
+    def __init__(self, *, message_id: str, state: str, call: str, hint: str = "") -> None:
+        super().__init__(f"message {message_id} is {state}: {call} is not possible", hint=hint)
+        self.message_id = message_id
+        self.state = state
+        self.call = call
+
+
+class FencedError(ConflictError):
+    """Somebody else owns this now: what an old owner says or writes is refused."""
+
+    code = "fenced"
+
+
+class StoreInUseError(ConflictError):
+    """Another process has the store open; a store has one owner at a time."""
+
+    code = "store_in_use"
+
+
+class StoreVersionError(ConflictError):
+    """The store was written by a newer Laneway; it is left as it is."""
+
+    code = "store_version"
+
+
 class UnavailableError(LanewayError):
     """Something outside is wrong; a later try may help."""
 
     code = "unavailable"
 
 
+class StoreUnavailableError(UnavailableError):
+    """The store refused or could not be reached; nothing was half done."""
+
+    code = "store_unavailable"
+
+
+class StoreCorruptError(StoreUnavailableError):
+    """What is on disk is not what was written; it is left as it is."""
+
+    code = "store_corrupt"
+
+
 class DeniedError(LanewayError):
     """A policy said no."""
 
     code = "denied"
+
+
+class PermissionDeniedError(DeniedError):
+    """The sender lacks the right; nothing changed."""
+
+    code = "permission_denied"
+
+
+class ApprovalExpiredError(DeniedError):
+    """Nobody answered in time."""
+
+    code = "approval_expired"
 
 
 class JobFailedError(LanewayError):
@@ -325,6 +455,14 @@ class GiveUp(Exception):
         self.reason = text_of(reason)
 
 
+class InterruptSignalError(Exception):
+    """Raised at a boundary of a turn that was interrupted: a newer message runs instead. Let it pass."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = text_of(reason)
+
+
 class Reaction(NamedTuple):
     """What the outside sees of an error: an HTTP status and an exit code."""
 
@@ -334,6 +472,7 @@ class Reaction(NamedTuple):
 
 REACTIONS: Final[dict[type[LanewayError], Reaction]] = {
     UsageError: Reaction(400, 2),
+    MailboxFullError: Reaction(429, 3),
     ConflictError: Reaction(409, 3),
     UnavailableError: Reaction(503, 4),
     DeniedError: Reaction(403, 5),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ("Clock", "Ids", "Random")
+from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
+
+__all__ = ("Clock", "History", "Ids", "Random", "Store")
 
 
 class Clock(Protocol):
@@ -29,3 +32,63 @@ class Random(Protocol):
 
     def random(self) -> float:
         """A number from 0 (included) to 1 (not included)."""
+
+
+class History(Protocol):
+    """The read side of a store: what was committed, for people and listings. It never holds up a write."""
+
+    async def message(self, message_id: str) -> MessageRow | None:
+        """One message, waiting or ended."""
+
+    async def messages(self, owner: Owner, *, state: str = "", after_seq: int = 0, limit: int = 200) -> list[MessageRow]:
+        """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
+
+    async def state(self, kind: str, row_id: str) -> StateRow | None:
+        """One state row."""
+
+    async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
+        """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
+
+    async def events(
+        self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
+    ) -> list[EventRow]:
+        """Events of a session, or of one message or turn of it, oldest first."""
+
+    async def entries(self, owner: Owner, *, after_seq: int = 0, limit: int = 200, newest: bool = False) -> list[EntryRow]:
+        """The transcript of a session, oldest first; `newest` takes the last `limit` ones instead of the first."""
+
+    async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
+        """Session keys that have messages, in alphabetical order after `after`."""
+
+
+class Store(Protocol):
+    """Keeps rows. One process owns it at a time; whoever opens it next has a higher `epoch`."""
+
+    @property
+    def epoch(self) -> int:
+        """The fencing number of this owner."""
+
+    @property
+    def history(self) -> History:
+        """The read side."""
+
+    def next_seq(self) -> int:
+        """A sequence number higher than every number in the store and every one given out before."""
+
+    async def open(self) -> None:
+        """Become the owner. May be called by several users of one store; each closes it once."""
+
+    async def load_workspace(self, workspace: str) -> Loaded:
+        """All live rows of a workspace."""
+
+    async def load_session(self, owner: Owner) -> Loaded:
+        """All live rows of one session."""
+
+    async def find(self, lookups: Sequence[Lookup]) -> list[MessageRow | None]:
+        """For each, the newest message that fits; sees every commit that was asked for before."""
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        """Make batches durable, in order; a result for each. One bad batch never fails another."""
+
+    async def close(self) -> None:
+        """Let go of it. The last user to close really closes it."""

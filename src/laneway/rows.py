@@ -1,0 +1,141 @@
+"""What a store keeps, as rows. The kernel and the engine never see SQL; a store never sees a decision.
+
+A row says everything about its thing at one moment and replaces the row with the same key, so writing it twice is the
+same as writing it once: a commit of which nobody knows whether it happened can simply be made again. Rows that are
+`live` are what a restart has to load; the others are history.
+
+Every key begins with the tenant. `workspace` and `session` complete it: a row belongs to one session, or to a
+workspace when `session` is empty (durable jobs do).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = (
+    "Batch",
+    "BatchResult",
+    "EntryRow",
+    "EventRow",
+    "Loaded",
+    "Lookup",
+    "MessageRow",
+    "Owner",
+    "Row",
+    "StateKey",
+    "StateRow",
+)
+
+
+class Owner(NamedTuple):
+    """Whose rows they are: a session, or (with an empty session) a workspace."""
+
+    tenant: str
+    workspace: str
+    session: str = ""
+
+
+class MessageRow(NamedTuple):
+    """One message. Key: `id`. `place` is its order among the waiting ones, `body` what was sent, as JSON."""
+
+    id: str
+    tenant: str
+    workspace: str
+    session: str
+    seq: int
+    place: int
+    live: int
+    state: str
+    outcome: str
+    turn_id: str
+    reason: str
+    platform_id: str | None
+    route: str
+    arrived_ms: int
+    ended_ms: int
+    body: str
+
+
+class StateRow(NamedTuple):
+    """Anything else that has a state: a turn, a job, an approval, a schedule … Key: `kind` and `id`."""
+
+    kind: str
+    id: str
+    tenant: str
+    workspace: str
+    session: str
+    seq: int
+    live: int
+    state: str
+    body: str
+
+
+class EventRow(NamedTuple):
+    """Something that has happened; only ever added. Key: tenant, workspace, session, `seq`."""
+
+    tenant: str
+    workspace: str
+    session: str
+    seq: int
+    at_ms: int
+    type: str
+    message_id: str
+    turn_id: str
+    body: str
+
+
+class EntryRow(NamedTuple):
+    """One line of a session's transcript. Key: tenant, workspace, session, `seq`."""
+
+    tenant: str
+    workspace: str
+    session: str
+    seq: int
+    at_ms: int
+    conversation: int
+    role: str
+    message_id: str
+    turn_id: str
+    text: str
+    body: str
+
+
+class StateKey(NamedTuple):
+    """A state row that is to be forgotten."""
+
+    kind: str
+    id: str
+
+
+Row = MessageRow | StateRow | EventRow | EntryRow
+
+
+class Batch(NamedTuple):
+    """What changes for one owner, all or nothing. An old `epoch` is refused: somebody else owns it now."""
+
+    owner: Owner
+    epoch: int
+    rows: tuple[Row, ...]
+    forget: tuple[StateKey, ...] = ()
+
+
+class BatchResult(NamedTuple):
+    """How one batch ended: `error` is None when it is on disk."""
+
+    error: Exception | None = None
+
+
+class Loaded(NamedTuple):
+    """The live rows of a workspace or of one session: messages by place, the others by `seq`."""
+
+    messages: list[MessageRow]
+    states: list[StateRow]
+
+
+class Lookup(NamedTuple):
+    """Has this session seen that platform id on that route since then?"""
+
+    owner: Owner
+    route: str
+    platform_id: str
+    since_ms: int

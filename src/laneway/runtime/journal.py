@@ -1,0 +1,196 @@
+"""Group commit: what has changed since the last commit goes to the store together, and only then is it visible.
+
+Whoever decides something touches the things that changed and says what is to happen `after` they are on disk. One
+commit is on its way at a time; what changes meanwhile is the next group. A thing is turned into a row when its group
+leaves, so ten changes of one message in one group are one row.
+
+When the batch of an owner fails, everything that was decided for this owner since then fails with it: those decisions
+stood on a state that the store does not have. The owner is told once, and reloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from laneway.errors import LanewayError, StoreUnavailableError
+from laneway.ports import Store
+from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Owner, Row, StateKey
+
+__all__ = ("Journal", "Storable")
+
+_log = logging.getLogger("laneway")
+
+After = Callable[[Exception | None], None]
+
+
+class Storable(Protocol):
+    """Something that has a row."""
+
+    @property
+    def row_key(self) -> Hashable:
+        """What its row is known by in its table."""
+
+    def to_row(self) -> Row:
+        """Everything about it at this moment."""
+
+
+class _Group:
+    """What has changed for one owner since its last commit."""
+
+    __slots__ = ("added", "after", "forgotten", "things")
+
+    def __init__(self) -> None:
+        self.things: dict[Hashable, Storable] = {}
+        self.added: list[Row] = []
+        self.forgotten: dict[StateKey, None] = {}
+        self.after: list[After] = []
+
+    def to_batch(self, owner: Owner, epoch: int) -> Batch:
+        rows = [thing.to_row() for thing in self.things.values()]
+        return Batch(owner, epoch, (*rows, *self.added), tuple(self.forgotten))
+
+
+class Journal:
+    """The way of one engine to its store."""
+
+    def __init__(self, store: Store, *, on_failure: Callable[[Owner, Exception], None]) -> None:
+        self.store = store
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[Owner, _Group] = {}
+        self._flying: asyncio.Task[None] | None = None
+        self._scheduled = False
+        self._idle: list[asyncio.Future[None]] = []
+
+    # ---- what has changed ----
+
+    def touch(self, owner: Owner, thing: Storable) -> None:
+        """A thing has changed: its row is to be written."""
+        group = self._group(owner)
+        group.things[thing.row_key] = thing
+        if group.forgotten:
+            kind, row_id = thing.row_key if isinstance(thing.row_key, tuple) else ("", "")
+            group.forgotten.pop(StateKey(kind, row_id), None)
+
+    def add(self, owner: Owner, row: EventRow | EntryRow) -> None:
+        """Something is to be written that will never change."""
+        self._group(owner).added.append(row)
+
+    def forget(self, owner: Owner, key: StateKey) -> None:
+        """A state row is no longer needed."""
+        group = self._group(owner)
+        group.things.pop(tuple(key), None)
+        group.forgotten[key] = None
+
+    def after(self, owner: Owner, callback: After) -> None:
+        """Call back when everything touched so far is on disk (with None), or when it failed (with the error)."""
+        self._group(owner).after.append(callback)
+
+    def committed(self, owner: Owner) -> asyncio.Future[None]:
+        """A future for the same moment."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.after(owner, done)
+        return future
+
+    def drop(self, owner: Owner, error: Exception) -> None:
+        """Forget what was decided for an owner and has not left yet; whoever waits for it gets the error."""
+        group = self._groups.pop(owner, None)
+        if group is not None:
+            _tell(group, error)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is on disk."""
+        return self._flying is None and not self._groups
+
+    async def settled(self) -> None:
+        """Wait until everything is on disk (or has failed)."""
+        while not self.is_idle:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+
+    # ---- committing ----
+
+    def _group(self, owner: Owner) -> _Group:
+        group = self._groups.get(owner)
+        if group is None:
+            self._groups[owner] = group = _Group()
+            if self._flying is None and not self._scheduled:
+                # One round of the loop later: what starts because of this change may belong to the same commit.
+                self._scheduled = True
+                self._loop.call_soon(self._loop.call_soon, self._flush)
+        return group
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._flying is not None or not self._groups:
+            return
+        groups, self._groups = self._groups, {}
+        batches: list[Batch] = []
+        sent: list[tuple[Owner, _Group]] = []
+        failed: list[tuple[Owner, _Group, Exception]] = []
+        epoch = self.store.epoch
+        for owner, group in groups.items():
+            try:
+                batches.append(group.to_batch(owner, epoch))
+                sent.append((owner, group))
+            except Exception as error:  # noqa: BLE001 - one row that cannot be written fails only its owner
+                _log.exception("a row of %s could not be encoded", owner)
+                failed.append((owner, group, error))
+        self._flying = self._loop.create_task(self._commit(batches, sent), name="laneway-commit")
+        for owner, group, error in failed:
+            self._fail(owner, group, error)
+
+    async def _commit(self, batches: list[Batch], sent: list[tuple[Owner, _Group]]) -> None:
+        results: list[BatchResult]
+        try:
+            results = await self.store.commit(batches)
+        except LanewayError as error:
+            results = [BatchResult(error)] * len(batches)
+        except Exception as error:  # noqa: BLE001 - a store that raises has not stored, as far as anybody knows
+            _log.exception("the store failed in a way of its own")
+            wrapped = StoreUnavailableError(f"the store failed: {type(error).__name__}: {error}")
+            results = [BatchResult(wrapped)] * len(batches)
+        finally:
+            self._flying = None
+        for (owner, group), result in zip(sent, results, strict=True):
+            if result.error is None:
+                _tell(group, None)
+            else:
+                self._fail(owner, group, result.error)
+        if self._groups and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._loop.call_soon, self._flush)
+        if self.is_idle:
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _fail(self, owner: Owner, group: _Group, error: Exception) -> None:
+        later = self._groups.pop(owner, None)
+        self._on_failure(owner, error)
+        _tell(group, error)
+        if later is not None:
+            _tell(later, error)
+
+
+def _tell(group: _Group, error: Exception | None) -> None:
+    for callback in group.after:
+        try:
+            callback(error)
+        except Exception:  # noqa: BLE001 - what one caller brought along must not cost others their answer
+            _log.exception("a callback after a commit raised")
