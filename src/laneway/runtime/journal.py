@@ -151,8 +151,8 @@ class Journal:
                 _log.exception("a row of %s could not be encoded", owner)
                 failed.append((owner, group, error))
         self._flying = self._loop.create_task(self._commit(batches, sent), name="laneway-commit")
-        for owner, group, error in failed:
-            self._fail(owner, group, error)
+        for owner, group, reason in failed:
+            self._fail(owner, group, reason)
 
     async def _commit(self, batches: list[Batch], sent: list[tuple[Owner, _Group]]) -> None:
         results: list[BatchResult]
