@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
-from laneway.errors import ConfigError, InvalidJobError, UnknownJobError
+from laneway.errors import ConfigError, InvalidJobError, UnknownJobError, UsageError
 from laneway.kernel import explain as questions
 from laneway.kernel.protocol import JobSpec, SettleJob
 from laneway.kernel.registry import Registry, check_name
@@ -106,6 +106,20 @@ class LaneScope:
         self._engine = engine
         self._kernel = engine.kernel
         self._prefix = prefix
+
+    @property
+    def engine(self) -> Engine:
+        """The engine below: for the façades that are built on lanes, not part of the public surface."""
+        return self._engine
+
+    def __contains__(self, lane: object) -> bool:
+        """Whether a lane of that name could be submitted to; one made on the fly need not exist at the moment."""
+        try:
+            check_name(lane)
+            self._kernel.registry.check_known(f"{self._prefix}{lane}")
+        except UsageError:
+            return False
+        return True
 
     # ---- work ----
 

@@ -72,11 +72,10 @@ class Registry:
             return lane
         check_name(name)
         scope, _, short = name.rpartition("/")
-        if short == SESSION_PREFIX:
-            raise ConfigError(f"lane {name!r} has no session key", setting="lane", hint="session:<key>, key not empty")
+        _check_session(name, short)
         config = self.configs.get(short) if scope else None
         if config is None:
-            if short.startswith(SESSION_PREFIX) and short != SESSION_PREFIX:
+            if short.startswith(SESSION_PREFIX):
                 config = SESSION_LANE
             elif self.creates_unknown:
                 config = LaneConfig()
@@ -87,6 +86,7 @@ class Registry:
     def check_known(self, name: str) -> None:
         """Refuse names that could never be a lane here; a lane made on the fly need not exist at the moment."""
         scope, _, short = name.rpartition("/")
+        _check_session(name, short)
         if not (
             name in self.lanes
             or self.creates_unknown
@@ -152,6 +152,11 @@ class Registry:
         known = tuple(self.lanes)
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         return UnknownLaneError(lane=name, suggestion=close[0] if close else None, known=known[:10])
+
+
+def _check_session(name: str, short: str) -> None:
+    if short == SESSION_PREFIX:
+        raise ConfigError(f"lane {name!r} has no session key", setting="lane", hint="session:<key>, key not empty")
 
 
 def check_name(name: object) -> None:

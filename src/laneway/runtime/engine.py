@@ -234,6 +234,14 @@ class Engine:
         self._carry_out(self.kernel.stop(job_id, stop, text_of(reason), now=self.now()))
         return True
 
+    def abandon(self, job_id: JobId, reason: str) -> None:
+        """Let go of a job without waiting for its end: asked to end if it runs, it can change nothing here any more."""
+        self.check_caller("abandon")
+        entry = self.kernel.jobs.get(job_id)
+        if isinstance(entry, Job) and entry.state in _BEGUN and not entry._ending:
+            self._cancel_attempt(entry, entry.attempt)
+        self._carry_out(self.kernel.abandon(job_id, text_of(reason), now=self.now()))
+
     def explain_handle(self, job: Job[Any]) -> Explanation:
         """Why a job is where it is, ended ones included."""
         if job._done or job.id not in self.kernel.jobs:

@@ -57,8 +57,8 @@ class Job(Entry, Generic[T_co]):
     Awaiting is shielded: cancelling the waiter does not cancel the job. A job that is awaited from inside another
     job of the same lanes borrows what that one holds meanwhile.
 
-    `id`, `state`, `attempt` (how often it was started), `done`, `cancel`, `explain` and `await` are yours; every
-    other attribute is Laneway's own book-keeping and may change.
+    `id`, `state`, `attempt` (how often it was started), `done`, `cancel`, `explain`, `add_done_callback` and `await`
+    are yours; every other attribute is Laneway's own book-keeping and may change.
     """
 
     __slots__ = ("_args", "_begun", "_context", "_done", "_engine", "_fn", "_names", "_task", "_value", "_waiters")
@@ -105,6 +105,13 @@ class Job(Entry, Generic[T_co]):
         A job shared by `key` goes on until the last of its handles is cancelled.
         """
         return self._engine.cancel_handle(self, reason)
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call back with this handle on the loop soon after the job is final; at once if it is."""
+        if self._done:
+            self._engine.loop.call_soon(callback, self)
+        else:
+            self._engine.waiter_of(self).add_done_callback(lambda _: callback(self))
 
     def explain(self) -> Explanation:
         """Why it is where it is; `str()` of the answer is one sentence."""
