@@ -1,0 +1,410 @@
+"""A store in memory: for scripts, for tests, and as the measure of what a store has to do.
+
+Rows live on a `MemoryDisk`. Two stores on one disk are what two processes on one file are: whoever opens it last has
+the higher epoch, and what the other one still wants to write is refused. What has ended is kept up to a bound; what is
+live is kept always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from operator import attrgetter
+from threading import Lock
+from typing import Final
+
+from laneway.errors import FencedError, StoreUnavailableError
+from laneway.rows import (
+    Batch,
+    BatchResult,
+    EntryRow,
+    EventRow,
+    Loaded,
+    Lookup,
+    MessageRow,
+    Owner,
+    Row,
+    StateKey,
+    StateRow,
+)
+
+__all__ = ("MemoryDisk", "MemoryHistory", "MemoryStore")
+
+KEPT_MAX: Final = 500_000
+"""How many ended messages, ended states, events and entries are kept, of each."""
+
+INTEGER_MAX: Final = 2**63 - 1
+
+_by_seq: Callable[[MessageRow | StateRow | EventRow | EntryRow], int] = attrgetter("seq")
+_by_place: Callable[[MessageRow], tuple[int, int]] = attrgetter("place", "seq")
+
+
+class _Drawer:
+    """The rows of one owner."""
+
+    __slots__ = ("entries", "events", "live_messages", "live_states", "messages", "platform_ids", "states")
+
+    def __init__(self) -> None:
+        self.messages: dict[str, MessageRow] = {}
+        self.live_messages: dict[str, MessageRow] = {}
+        self.states: dict[StateKey, StateRow] = {}
+        self.live_states: dict[StateKey, StateRow] = {}
+        self.events: dict[int, EventRow] = {}
+        self.entries: dict[int, EntryRow] = {}
+        self.platform_ids: dict[tuple[str, str], dict[str, None]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.messages or self.states or self.events or self.entries)
+
+
+class MemoryDisk:
+    """What stays when a store is closed."""
+
+    def __init__(self, *, kept_max: int = KEPT_MAX) -> None:
+        self.kept_max = kept_max
+        self.epoch = 0
+        self.messages: dict[str, MessageRow] = {}
+        self.states: dict[StateKey, StateRow] = {}
+        self.drawers: dict[Owner, _Drawer] = {}
+        self._workspaces: dict[str, dict[Owner, None]] = {}
+        self._ended_messages: dict[str, None] = {}
+        self._ended_states: dict[StateKey, None] = {}
+        self._events: dict[tuple[Owner, int], None] = {}
+        self._entries: dict[tuple[Owner, int], None] = {}
+        self._last_seq = 0
+        self._lock = Lock()
+
+    def next_seq(self) -> int:
+        """The next number; callers may be on any thread."""
+        with self._lock:
+            self._last_seq += 1
+            return self._last_seq
+
+    def owners_of(self, workspace: str) -> Iterable[Owner]:
+        """Everybody in a workspace who has rows, whatever the tenant."""
+        return self._workspaces.get(workspace, ())
+
+    def write(self, batch: Batch) -> None:
+        """Take over a batch whose rows have been looked at."""
+        for row in batch.rows:
+            owner = Owner(row.tenant, row.workspace, row.session)
+            match row:
+                case MessageRow():
+                    self._write_message(owner, row)
+                case StateRow():
+                    self._write_state(owner, row)
+                case EventRow():
+                    self._write_event(owner, row)
+                case EntryRow():
+                    self._drawer(owner).entries[row.seq] = row
+                    self._entries[owner, row.seq] = None
+            highest = max(row.seq, row.place) if isinstance(row, MessageRow) else row.seq
+            if highest > self._last_seq:
+                with self._lock:
+                    self._last_seq = max(self._last_seq, highest)
+        for key in batch.forget:
+            self._forget_state(key)
+        self._trim()
+
+    def _drawer(self, owner: Owner) -> _Drawer:
+        drawer = self.drawers.get(owner)
+        if drawer is None:
+            self.drawers[owner] = drawer = _Drawer()
+            self._workspaces.setdefault(owner.workspace, {})[owner] = None
+        return drawer
+
+    def _write_message(self, owner: Owner, row: MessageRow) -> None:
+        old = self.messages.get(row.id)
+        if old is not None and (old[1:4], old.platform_id, old.route) != (row[1:4], row.platform_id, row.route):
+            self._forget_message(row.id)
+        drawer = self._drawer(owner)
+        self.messages[row.id] = row
+        drawer.messages[row.id] = row
+        if row.live:
+            drawer.live_messages[row.id] = row
+            self._ended_messages.pop(row.id, None)
+        else:
+            drawer.live_messages.pop(row.id, None)
+            self._ended_messages[row.id] = None
+        if row.platform_id is not None:
+            drawer.platform_ids.setdefault((row.route, row.platform_id), {})[row.id] = None
+
+    def _write_state(self, owner: Owner, row: StateRow) -> None:
+        key = StateKey(row.kind, row.id)
+        old = self.states.get(key)
+        if old is not None and old[2:5] != row[2:5]:
+            self._forget_state(key)
+        drawer = self._drawer(owner)
+        self.states[key] = row
+        drawer.states[key] = row
+        if row.live:
+            drawer.live_states[key] = row
+            self._ended_states.pop(key, None)
+        else:
+            drawer.live_states.pop(key, None)
+            self._ended_states[key] = None
+
+    def _write_event(self, owner: Owner, row: EventRow) -> None:
+        events = self._drawer(owner).events
+        if row.seq not in events:  # what has happened never changes
+            events[row.seq] = row
+            self._events[owner, row.seq] = None
+
+    def _forget_message(self, message_id: str) -> None:
+        row = self.messages.pop(message_id)
+        self._ended_messages.pop(message_id, None)
+        owner = Owner(row.tenant, row.workspace, row.session)
+        drawer = self.drawers[owner]
+        del drawer.messages[message_id]
+        drawer.live_messages.pop(message_id, None)
+        if row.platform_id is not None:
+            same = drawer.platform_ids[row.route, row.platform_id]
+            same.pop(message_id, None)
+            if not same:
+                del drawer.platform_ids[row.route, row.platform_id]
+        self._drop_if_empty(owner, drawer)
+
+    def _forget_state(self, key: StateKey) -> None:
+        row = self.states.pop(key, None)
+        if row is None:
+            return
+        self._ended_states.pop(key, None)
+        owner = Owner(row.tenant, row.workspace, row.session)
+        drawer = self.drawers[owner]
+        del drawer.states[key]
+        drawer.live_states.pop(key, None)
+        self._drop_if_empty(owner, drawer)
+
+    def _drop_if_empty(self, owner: Owner, drawer: _Drawer) -> None:
+        if drawer.is_empty:
+            self.drawers.pop(owner, None)
+            owners = self._workspaces[owner.workspace]
+            owners.pop(owner, None)
+            if not owners:
+                del self._workspaces[owner.workspace]
+
+    def _trim(self) -> None:
+        while len(self._ended_messages) > self.kept_max:
+            self._forget_message(next(iter(self._ended_messages)))
+        while len(self._ended_states) > self.kept_max:
+            self._forget_state(next(iter(self._ended_states)))
+        while len(self._events) > self.kept_max:
+            owner, seq = next(iter(self._events))
+            del self._events[owner, seq]
+            del self.drawers[owner].events[seq]
+            self._drop_if_empty(owner, self.drawers[owner])
+        while len(self._entries) > self.kept_max:
+            owner, seq = next(iter(self._entries))
+            del self._entries[owner, seq]
+            del self.drawers[owner].entries[seq]
+            self._drop_if_empty(owner, self.drawers[owner])
+
+
+class MemoryHistory:
+    """The read side of a memory store."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+
+    async def message(self, message_id: str) -> MessageRow | None:
+        """One message, waiting or ended."""
+        return self._disk.messages.get(message_id)
+
+    async def messages(
+        self, owner: Owner, *, state: str = "", after_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
+        rows = [
+            row
+            for drawer in self._drawers(owner)
+            for row in drawer.messages.values()
+            if row.seq > after_seq and (not state or row.state == state)
+        ]
+        return sorted(rows, key=_by_seq)[: max(limit, 0)]
+
+    async def state(self, kind: str, row_id: str) -> StateRow | None:
+        """One state row."""
+        return self._disk.states.get(StateKey(kind, row_id))
+
+    async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
+        """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
+        rows = [
+            row
+            for drawer in self._drawers(owner)
+            for row in drawer.states.values()
+            if row.seq > after_seq and row.kind == kind
+        ]
+        return sorted(rows, key=_by_seq)[: max(limit, 0)]
+
+    async def events(
+        self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
+    ) -> list[EventRow]:
+        """Events of a session, or of one message or turn of it, oldest first."""
+        drawer = self._disk.drawers.get(owner)
+        rows = [
+            row
+            for row in (drawer.events.values() if drawer is not None else ())
+            if row.seq > after_seq
+            and (not message_id or row.message_id == message_id)
+            and (not turn_id or row.turn_id == turn_id)
+        ]
+        return sorted(rows, key=_by_seq)[: max(limit, 0)]
+
+    async def entries(
+        self, owner: Owner, *, after_seq: int = 0, limit: int = 200, newest: bool = False
+    ) -> list[EntryRow]:
+        """The transcript of a session, oldest first; `newest` takes the last `limit` ones instead of the first."""
+        drawer = self._disk.drawers.get(owner)
+        found = [row for row in (drawer.entries.values() if drawer is not None else ()) if row.seq > after_seq]
+        rows = sorted(found, key=_by_seq)
+        if limit <= 0:
+            return []
+        return rows[-limit:] if newest else rows[:limit]
+
+    async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
+        """Session keys that have messages, in alphabetical order after `after`."""
+        drawers = self._disk.drawers
+        found = [
+            owner.session
+            for owner in self._disk.owners_of(workspace)
+            if owner.tenant == tenant and owner.session > after and drawers[owner].messages
+        ]
+        return list(islice(sorted(found), max(limit, 0)))
+
+    def _drawers(self, owner: Owner) -> list[_Drawer]:
+        drawers = self._disk.drawers
+        if owner.session:
+            return [drawers[owner]] if owner in drawers else []
+        return [drawers[each] for each in self._disk.owners_of(owner.workspace) if each.tenant == owner.tenant]
+
+
+class MemoryStore:
+    """Keeps rows as long as its disk lives; a disk of its own unless one is given."""
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        self._disk = disk if disk is not None else MemoryDisk()
+        self._history = MemoryHistory(self._disk)
+        self._epoch = 0
+        self._users = 0
+
+    def __repr__(self) -> str:
+        return f"MemoryStore(epoch={self._epoch}, users={self._users})"
+
+    @property
+    def epoch(self) -> int:
+        """The fencing number of this owner; 0 before it was opened."""
+        return self._epoch
+
+    @property
+    def history(self) -> MemoryHistory:
+        """The read side."""
+        return self._history
+
+    def next_seq(self) -> int:
+        """A sequence number higher than every number in the store and every one given out before."""
+        return self._disk.next_seq()
+
+    async def open(self) -> None:
+        """Become the owner, unless another user of this store has it open already."""
+        if not self._users:
+            self._disk.epoch += 1
+            self._epoch = self._disk.epoch
+        self._users += 1
+
+    async def load_workspace(self, workspace: str) -> Loaded:
+        """All live rows of a workspace."""
+        self._check_open()
+        drawers = self._disk.drawers
+        return _loaded([drawers[owner] for owner in self._disk.owners_of(workspace)])
+
+    async def load_session(self, owner: Owner) -> Loaded:
+        """All live rows of one session."""
+        self._check_open()
+        drawer = self._disk.drawers.get(owner)
+        return _loaded([drawer] if drawer is not None else [])
+
+    async def find(self, lookups: Sequence[Lookup]) -> list[MessageRow | None]:
+        """For each, the newest message that fits."""
+        self._check_open()
+        return [self._find(lookup) for lookup in lookups]
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        """Make batches durable, in order; a result for each."""
+        self._check_open()
+        results: list[BatchResult] = []
+        failed: dict[Owner, Exception] = {}
+        for batch in batches:
+            error = self._fence(batch) or failed.get(batch.owner)
+            if error is None:
+                error = _refusal(batch)
+                if error is None:
+                    self._disk.write(batch)
+                else:
+                    failed[batch.owner] = error
+            results.append(BatchResult(error))
+        return results
+
+    async def close(self) -> None:
+        """Let go of it. The rows stay on the disk."""
+        if self._users:
+            self._users -= 1
+
+    def _check_open(self) -> None:
+        if not self._users:
+            raise StoreUnavailableError("the memory store is not open", hint="open() it first")
+
+    def _fence(self, batch: Batch) -> FencedError | None:
+        current = self._disk.epoch
+        if batch.epoch == self._epoch == current:
+            return None
+        return FencedError(
+            f"a batch of epoch {batch.epoch} was refused: the store is at epoch {current}",
+            hint="somebody has opened the store since; load again",
+            epoch=batch.epoch,
+            current=current,
+        )
+
+    def _find(self, lookup: Lookup) -> MessageRow | None:
+        drawer = self._disk.drawers.get(lookup.owner)
+        if drawer is None:
+            return None
+        ids = drawer.platform_ids.get((lookup.route, lookup.platform_id), ())
+        rows = [row for row in map(drawer.messages.__getitem__, ids) if row.arrived_ms >= lookup.since_ms]
+        return max(rows, key=_by_seq, default=None)
+
+
+def _loaded(drawers: list[_Drawer]) -> Loaded:
+    messages = [row for drawer in drawers for row in drawer.live_messages.values()]
+    states = [row for drawer in drawers for row in drawer.live_states.values()]
+    return Loaded(sorted(messages, key=_by_place), sorted(states, key=_by_seq))
+
+
+def _refusal(batch: Batch) -> StoreUnavailableError | None:
+    """What a file could not keep is refused here too: code that works in memory shall work on disk."""
+    for row in batch.rows:
+        reason = _flaw(row)
+        if reason:
+            return StoreUnavailableError(
+                f"a row of {batch.owner} was refused: {reason}",
+                hint="nothing of its batch was written; mend the row and send it again",
+                owner=batch.owner,
+                reason=reason,
+            )
+    return None
+
+
+def _flaw(row: Row) -> str:
+    for name, value in zip(row._fields, row, strict=True):
+        if isinstance(value, str):
+            if not value.isascii():
+                try:
+                    value.encode()
+                except UnicodeEncodeError as error:
+                    return f"{name} has a character that is no text: {error.reason}"
+        elif isinstance(value, int):
+            if not -INTEGER_MAX <= value <= INTEGER_MAX:
+                return f"{name} is too big a number: {value}"
+        elif value is not None or name != "platform_id":
+            return f"{name} is {type(value).__name__}, which cannot be kept"
+    return ""
