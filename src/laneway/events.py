@@ -9,10 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from laneway.mail import ApprovalState, MessageState, Outcome, TurnState
 from laneway.records import JobId, JobState
 
 __all__ = (
     "EVENT_TYPES",
+    "ApprovalAsked",
+    "ApprovalEnded",
+    "ApprovalEvent",
+    "ApprovalWarned",
+    "ChildEnded",
+    "ChildEvent",
+    "ChildStarted",
     "Event",
     "EventsMissed",
     "JobAbandoned",
@@ -36,9 +44,34 @@ __all__ = (
     "LaneReopened",
     "LaneResized",
     "LaneResumed",
+    "MessageAccepted",
+    "MessageEdited",
+    "MessageEnded",
+    "MessageEvent",
+    "MessageHeld",
+    "MessageInjected",
+    "MessageMoved",
+    "MessageParked",
+    "MessageRefused",
+    "MessageReleased",
+    "MessageReturned",
+    "MessageStarted",
+    "MessageWaited",
     "QueueAlerted",
+    "ScheduleFired",
+    "ScheduleMissed",
+    "SessionEvent",
+    "SessionReset",
+    "SessionStopped",
+    "SettingsChanged",
     "ShutdownCompleted",
     "ShutdownStarted",
+    "TurnCancelling",
+    "TurnEnded",
+    "TurnEvent",
+    "TurnReplied",
+    "TurnStarted",
+    "TypingStarted",
 )
 
 
@@ -244,6 +277,285 @@ class EventsMissed(Event):
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEvent(Event):
+    """Something that has happened in one session. `seq` is its number in the store; 0 means that it is not kept."""
+
+    session_key: str
+    tenant: str = "default"
+    workspace: str = "default"
+    seq: int = 0
+    reason: str = ""
+    actor: str = "inbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypingStarted(SessionEvent):
+    """A message was taken: show that somebody is at work. Not kept."""
+
+    type: ClassVar[str] = "session.typing"
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChanged(SessionEvent):
+    """The queue settings of a session were changed or reset; `settings` are those it has of its own."""
+
+    type: ClassVar[str] = "session.settings_changed"
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStopped(SessionEvent):
+    """Everything in a session was stopped."""
+
+    type: ClassVar[str] = "session.stopped"
+    waiting: int = 0
+    debounced: int = 0
+    turns: int = 0
+    children: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReset(SessionEvent):
+    """A new conversation began."""
+
+    type: ClassVar[str] = "session.reset"
+    conversation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageEvent(SessionEvent):
+    """Something that has happened to one message; `state` is the state it has now."""
+
+    message_id: str
+    state: MessageState
+    turn_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAccepted(MessageEvent):
+    """A message is durable. `position` counts from 1 among those that wait."""
+
+    type: ClassVar[str] = "message.accepted"
+    position: int = 0
+    mode: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRefused(SessionEvent):
+    """A message was not taken, because too many wait; its sender is told. Not kept."""
+
+    type: ClassVar[str] = "message.refused"
+    sender: str = ""
+    cap: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageWaited(MessageEvent):
+    """A message has waited for more than two seconds; says its position and why. Not kept."""
+
+    type: ClassVar[str] = "message.waited"
+    position: int = 0
+    wait_ms: int = 0
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageParked(MessageEvent):
+    """A message aims at the running turn and waits for its next boundary."""
+
+    type: ClassVar[str] = "message.parked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageEdited(MessageEvent):
+    """The text of a waiting message was changed."""
+
+    type: ClassVar[str] = "message.edited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageMoved(MessageEvent):
+    """A waiting message has another place."""
+
+    type: ClassVar[str] = "message.moved"
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageHeld(MessageEvent):
+    """A waiting message was set aside; others pass it."""
+
+    type: ClassVar[str] = "message.held"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReleased(MessageEvent):
+    """A held message waits in its place again."""
+
+    type: ClassVar[str] = "message.released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageStarted(MessageEvent):
+    """A turn began over a message, which waited `wait_ms`; `number` is its place in the turn."""
+
+    type: ClassVar[str] = "message.started"
+    wait_ms: int = 0
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageInjected(MessageEvent):
+    """The running turn has taken a message at one of its boundaries."""
+
+    type: ClassVar[str] = "message.injected"
+    boundary: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReturned(MessageEvent):
+    """A message that a turn had taken waits in its place again."""
+
+    type: ClassVar[str] = "message.returned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageEnded(MessageEvent):
+    """A message is final. `notice` is what its sender should be told, if anything."""
+
+    type: ClassVar[str] = "message.ended"
+    outcome: Outcome | None = None
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEvent(SessionEvent):
+    """Something that has happened to one turn; `state` is the state it has now."""
+
+    turn_id: str
+    state: TurnState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted(TurnEvent):
+    """A turn began over some messages."""
+
+    type: ClassVar[str] = "turn.started"
+    messages: tuple[str, ...] = ()
+    lane: str = "main"
+    mode: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReplied(TurnEvent):
+    """A turn said something; `part` counts from 1, and the answer itself is the last."""
+
+    type: ClassVar[str] = "turn.replied"
+    text: str = ""
+    part: int = 1
+    channel: str = ""
+    account: str = ""
+    thread: str = ""
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCancelling(TurnEvent):
+    """A turn was asked to end."""
+
+    type: ClassVar[str] = "turn.cancelling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(TurnEvent):
+    """A turn has ended after `run_ms`."""
+
+    type: ClassVar[str] = "turn.ended"
+    run_ms: int = 0
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalEvent(SessionEvent):
+    """Something that has happened to one request for approval."""
+
+    approval_id: str
+    turn_id: str
+    state: ApprovalState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked(ApprovalEvent):
+    """A turn waits for somebody's approval; `arguments` is JSON, exactly what will be done."""
+
+    type: ClassVar[str] = "approval.asked"
+    action: str = ""
+    arguments: str = ""
+    expires_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalWarned(ApprovalEvent):
+    """A request for approval expires soon. Not kept."""
+
+    type: ClassVar[str] = "approval.warned"
+    remaining_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalEnded(ApprovalEvent):
+    """A request for approval was answered, or has expired."""
+
+    type: ClassVar[str] = "approval.ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildEvent(SessionEvent):
+    """Something that has happened to one sub-agent."""
+
+    child_id: str
+    turn_id: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildStarted(ChildEvent):
+    """A turn started a sub-agent."""
+
+    type: ClassVar[str] = "child.started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildEnded(ChildEvent):
+    """A sub-agent has ended: `succeeded`, `failed`, `timed_out`, `cancelled` or `interrupted`."""
+
+    type: ClassVar[str] = "child.ended"
+    state: str = ""
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFired(SessionEvent):
+    """A schedule sent its message; the next one is due at `next_ms` (0: it was the last)."""
+
+    type: ClassVar[str] = "schedule.fired"
+    schedule_id: str
+    message_id: str = ""
+    next_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleMissed(SessionEvent):
+    """A schedule was due `count` times while nobody was there to send its message."""
+
+    type: ClassVar[str] = "schedule.missed"
+    schedule_id: str
+    count: int = 0
+    next_ms: int = 0
+
+
 EVENT_TYPES: dict[str, type[Event]] = {
     cls.type: cls
     for cls in (
@@ -270,6 +582,33 @@ EVENT_TYPES: dict[str, type[Event]] = {
         ShutdownStarted,
         ShutdownCompleted,
         EventsMissed,
+        TypingStarted,
+        SettingsChanged,
+        SessionStopped,
+        SessionReset,
+        MessageAccepted,
+        MessageRefused,
+        MessageWaited,
+        MessageParked,
+        MessageEdited,
+        MessageMoved,
+        MessageHeld,
+        MessageReleased,
+        MessageStarted,
+        MessageInjected,
+        MessageReturned,
+        MessageEnded,
+        TurnStarted,
+        TurnReplied,
+        TurnCancelling,
+        TurnEnded,
+        ApprovalAsked,
+        ApprovalWarned,
+        ApprovalEnded,
+        ChildStarted,
+        ChildEnded,
+        ScheduleFired,
+        ScheduleMissed,
     )
 }
 """Every event type that is really published, by its name."""

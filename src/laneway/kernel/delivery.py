@@ -1,0 +1,583 @@
+"""From waiting messages to turns and to their ends: who is delivered when.
+
+The engine asks for nothing but times: it tells what has happened (a slot is there, a boundary is reached, a turn has
+ended, time has passed) and carries out what comes back. Between "is the mailbox empty?" and "the session is free"
+there is no gap, because both are decided in one call of `end`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import takewhile
+from typing import Any
+
+from laneway.events import (
+    ApprovalEnded,
+    ApprovalWarned,
+    MessageEnded,
+    MessageEvent,
+    MessageInjected,
+    MessageReturned,
+    MessageStarted,
+    MessageWaited,
+    SessionEvent,
+    TurnCancelling,
+    TurnEnded,
+    TurnEvent,
+    TurnReplied,
+    TurnStarted,
+)
+from laneway.kernel import texts
+from laneway.kernel.mailbox import (
+    NOTICE_MS,
+    AbandonTurn,
+    Add,
+    AnswerApproval,
+    ApprovalEntry,
+    CancelTurn,
+    Mailbox,
+    MailEffect,
+    RequestTurn,
+    SessionEntry,
+    Settle,
+    Tell,
+    Touch,
+)
+from laneway.kernel.messages import Change, Item, TurnEntry, encode
+from laneway.mail import (
+    WAITING_STATES,
+    ApprovalState,
+    Final,
+    MessageKind,
+    MessageState,
+    Mode,
+    Outcome,
+    TurnState,
+)
+from laneway.rows import EntryRow, EventRow, Owner
+
+__all__ = ("RETRY_DELAYS_MS", "Delivery")
+
+RETRY_DELAYS_MS = (500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000)
+CRASHES_MAX = 5
+
+_OUTCOMES = {
+    TurnState.SUCCEEDED: Outcome.SUCCEEDED,
+    TurnState.FAILED: Outcome.FAILED,
+    TurnState.CANCELLED: Outcome.INTERRUPTED,
+    TurnState.INTERRUPTED: Outcome.INTERRUPTED,
+    TurnState.FENCED: Outcome.INTERRUPTED,
+}
+
+
+class Delivery:
+    """The mailboxes of one workspace, and the turns that empty them."""
+
+    def __init__(self, *, next_seq: Callable[[], int], grace_ms: int) -> None:
+        self.boxes: dict[Owner, Mailbox] = {}
+        self.sessions: dict[Owner, SessionEntry] = {}  # only those that have something of their own
+        self.items: dict[str, Item] = {}  # every live message
+        self.turns: dict[str, TurnEntry] = {}  # every turn that may still say something
+        self.closing = False
+        self.listening = False
+        self.grace_ms = grace_ms
+        self._next_seq = next_seq
+        self._heap: list[tuple[int, int, Owner]] = []
+        self._timers = 0
+        self._out: list[MailEffect] = []
+
+    def take(self) -> list[MailEffect]:
+        """What the engine has to do because of the last call."""
+        out, self._out = self._out, []
+        return out
+
+    # ---- turns ----
+
+    def begin(self, owner: Owner, turn_id: str, *, now: int, wall: int) -> TurnEntry | None:
+        """The slot is there: choose what the turn is about. None: nothing is left that would need one."""
+        box = self.boxes.get(owner)
+        if box is None:
+            return None
+        box.requested = False
+        if box.turn is not None or self.closing or not self._is_ready(box, now):
+            self._consider(box, now)
+            return None
+        turn = TurnEntry(turn_id, owner, seq=self._next_seq(), began_ms=wall, began_at=now)
+        head = box.next_item()
+        if box.overflow and (head is None or head is not box.cutting):
+            self._begin_overflow(box, turn, wall)
+        else:
+            assert head is not None
+            self._begin_over(box, turn, head, now, wall)
+        box.turn = turn
+        self.turns[turn_id] = turn
+        self._turn_event(
+            TurnStarted, turn, wall, messages=tuple(i.id for i in turn.items), lane=turn.lane, mode=turn.mode
+        )
+        self._out.append(Touch(owner, turn))
+        self._arm(box, now)
+        return turn
+
+    def _is_ready(self, box: Mailbox, now: int) -> bool:
+        ready = box.ready_at()
+        return ready is not None and ready <= now
+
+    def _begin_over(self, box: Mailbox, turn: TurnEntry, head: Item, now: int, wall: int) -> None:
+        batch = box.batch_from(head)
+        turn.items = batch
+        turn.mode, turn.kind, turn.lane = head.mode, head.message.kind, head.lane
+        turn.merge_key, turn.route, turn.depth = head.merge_key, head.message.route, head.depth
+        turn.prompt = texts.collected_prompt([item.message for item in batch])
+        for number, item in enumerate(batch, 1):
+            self._leave(box, item)
+            item.turn_id = turn.id
+            item.change(Change.BEGIN, f"turn {turn.id} began over it")
+            self._write_entry(turn, item, wall)
+            self._message_event(MessageStarted, item, wall, number=number, wait_ms=max(0, now - item.arrived_at))
+            self._out.append(Touch(box.owner, item))
+        box.failures = 0
+
+    def _begin_overflow(self, box: Mailbox, turn: TurnEntry, wall: int) -> None:
+        first = box.overflow[0]
+        group = list(takewhile(lambda item: item.merge_key == first.merge_key, box.overflow))
+        del box.overflow[: len(group)]
+        turn.summarized = group
+        turn.mode, turn.kind, turn.lane = first.mode, MessageKind.SYSTEM, first.lane
+        turn.merge_key, turn.route = first.merge_key, first.message.route
+        count = sum(1 + item.more for item in group)
+        lines = [texts.summary_line(item.message.text) for item in group]
+        turn.prompt = texts.overflow_prompt(lines, count, max(1, len(lines)))
+        for item in group:
+            item.turn_id, item.live = turn.id, 0
+            self.items.pop(item.id, None)
+            self._out.append(Touch(box.owner, item))
+        self._add_entry(turn, "system", turn.prompt, "", wall)
+
+    def started(self, turn: TurnEntry) -> None:
+        """The first line of the handler is about to run: from now on it can be steered."""
+        if turn.state is TurnState.STARTING:
+            turn.state = TurnState.THINKING
+
+    def set_phase(self, turn: TurnEntry, state: TurnState) -> None:
+        """A running turn says what it does: thinking, acting, compacting, waiting or delivering."""
+        if turn.live:
+            turn.state = state
+
+    def boundary(self, turn: TurnEntry, *, everything: bool, now: int, wall: int) -> list[Item]:
+        """A safe point: what is parked for this turn goes in (`everything`: whatever of its users may go in)."""
+        box = self.boxes[turn.owner]
+        turn.boundaries += 1
+        if turn.state is TurnState.COMPACTING:
+            return []
+        taken = [item for item in box.items.values() if self._may_inject(turn, item, everything=everything)]
+        for item in taken:
+            if item.state in WAITING_STATES:
+                box.count(item, -1)
+            item.turn_id, item.aim = turn.id, ""
+            item.change(Change.INJECT, f"turn {turn.id} took it at boundary {turn.boundaries}")
+            turn.injected.append(item)
+            self._write_entry(turn, item, wall)
+            self._message_event(MessageInjected, item, wall, boundary=turn.boundaries)
+            self._out.append(Touch(box.owner, item))
+        if taken:
+            turn.depth = 0
+            self._out.append(Touch(box.owner, turn))
+            self._arm(box, now)
+        return taken
+
+    @staticmethod
+    def _may_inject(turn: TurnEntry, item: Item, *, everything: bool) -> bool:
+        if item.state is MessageState.PARKED:
+            return item.aim == turn.id
+        return everything and item.state is MessageState.QUEUED and item.merge_key == turn.merge_key
+
+    def reply(self, turn: TurnEntry, text: str, *, wall: int) -> None:
+        """A turn says something."""
+        source = turn.items[0].id if turn.items else ""
+        self._add_entry(turn, "assistant", text, source, wall)
+        part = sum(1 for entry in turn.entries if entry.role == "assistant")
+        route = turn.route
+        self._turn_event(
+            TurnReplied,
+            turn,
+            wall,
+            text=text,
+            part=part,
+            channel=route.channel,
+            account=route.account,
+            thread=route.thread,
+            message_id=source,
+        )
+
+    def end(
+        self, turn: TurnEntry, state: TurnState, *, answer: str | None = None, reason: str = "", now: int, wall: int
+    ) -> None:
+        """A turn has ended: its messages get their outcome, and the next turn is asked for in the same breath."""
+        if not turn.live:
+            return
+        box = self.boxes[turn.owner]
+        if answer is not None and state is TurnState.SUCCEEDED:
+            turn.answer = answer
+            self.reply(turn, answer, wall=wall)
+        turn.state, turn.reason, turn.ended_ms, turn.live = state, reason, wall, 0
+        outcome = _OUTCOMES[state]
+        change = Change.MERGE if len(turn.items) > 1 else Change.RUN
+        for item in turn.items:
+            item.outcome = outcome
+            self._finish(box, item, change, reason, wall, answer=turn.answer)
+        self._return_injected(box, turn, outcome, wall)
+        if turn.forget:
+            for entry in turn.entries:
+                self._out.append(Add(turn.owner, entry._replace(body=encode({"forgotten": True}))))
+        for approval in list(box.approvals.values()):
+            if approval.approval.turn_id == turn.id:
+                ended = ApprovalState.SUPERSEDED if turn.cancelled else ApprovalState.WITHDRAWN
+                self.end_approval(box, approval, ended, reason="its turn has ended", by="", now=now, wall=wall)
+        box.turn = None
+        self.turns.pop(turn.id, None)
+        self._unpark(box)
+        self._turn_event(
+            TurnEnded, turn, wall, run_ms=max(0, now - turn.began_at), answered=turn.answer is not None, reason=reason
+        )
+        self._out.append(Touch(box.owner, turn))
+        self._consider(box, now)
+
+    def _unpark(self, box: Mailbox) -> None:
+        for item in box.items.values():
+            if item.state is MessageState.PARKED:
+                item.aim = ""
+                item.change(Change.UNPARK, "the turn ended before it could be steered")
+                self._out.append(Touch(box.owner, item))
+
+    def _return_injected(self, box: Mailbox, turn: TurnEntry, outcome: Outcome, wall: int) -> None:
+        for item in turn.injected:
+            if outcome is Outcome.SUCCEEDED and item.mode is not Mode.STEER_BACKLOG:
+                item.outcome = outcome
+                box.items.pop(item.id, None)
+                self._finish(box, item, Change.STEER, f"steered into turn {turn.id}", wall, answer=turn.answer)
+                continue
+            item.seen_by = turn.id
+            item.set_body()
+            why = (
+                "kept for a turn of its own"
+                if outcome is Outcome.SUCCEEDED
+                else f"turn {turn.id} saw it and did not succeed"
+            )
+            item.change(Change.RETURN, why)
+            box.count(item, 1)
+            if turn.stopped:
+                self._leave(box, item)
+                self._finish(box, item, Change.WITHDRAW, turn.cancelled or "stopped", wall)
+                continue
+            self._message_event(MessageReturned, item, wall)
+            self._out.append(Touch(box.owner, item))
+
+    def cancel_turn(self, box: Mailbox, reason: str, *, now: int, wall: int, actor: str = "inbox") -> bool:
+        """Ask the running turn to end; after its grace it is fenced. False: there is none, or it is ending."""
+        turn = box.turn
+        if turn is None or turn.cancelled or turn.state is TurnState.DELIVERING:
+            return False
+        turn.cancelled = reason
+        turn.fence_at = now + self.grace_ms
+        self._turn_event(TurnCancelling, turn, wall, reason=reason, actor=actor)
+        self._out.append(CancelTurn(box.owner, turn.id, reason))
+        for approval in list(box.approvals.values()):
+            if approval.approval.turn_id == turn.id:
+                self.end_approval(box, approval, ApprovalState.SUPERSEDED, reason=reason, by="", now=now, wall=wall)
+        self._arm(box, now)
+        return True
+
+    def _fence(self, box: Mailbox, now: int, wall: int) -> None:
+        turn = box.turn
+        assert turn is not None
+        self._out.append(AbandonTurn(box.owner, turn.id))
+        why = f"{turn.cancelled}; it did not end within {self.grace_ms} ms and was fenced"
+        self.end(turn, TurnState.FENCED, reason=why, now=now, wall=wall)
+
+    # ---- turns that could not be begun ----
+
+    def setup_failed(self, owner: Owner, reason: str, *, now: int, wall: int) -> None:
+        """The next turn could not be begun: again after a while, and not for ever."""
+        box = self.boxes.get(owner)
+        if box is None:
+            return
+        box.requested = False
+        if box.failures < len(RETRY_DELAYS_MS):
+            box.not_before = now + RETRY_DELAYS_MS[box.failures]
+            box.setup_error = reason
+            box.failures += 1
+        else:
+            box.failures = box.not_before = 0
+            head = box.next_item()
+            if head is not None:
+                if head.state is MessageState.PARKED:
+                    head.change(Change.UNPARK, reason)
+                self._leave(box, head)
+                self._finish(box, head, Change.DEAD_LETTER, reason, wall)
+        self._consider(box, now)
+
+    def give_back(self, turn: TurnEntry, reason: str, *, now: int, wall: int) -> None:
+        """A turn ended before its handler began, or is to run again: its messages wait in their places."""
+        box = self.boxes[turn.owner]
+        turn.state, turn.reason, turn.live, turn.ended_ms = TurnState.INTERRUPTED, reason, 0, wall
+        box.turn = None
+        self.turns.pop(turn.id, None)
+        waiting = list(box.items.values())
+        box.items.clear()
+        for item in sorted([*turn.items, *waiting], key=lambda item: item.place):
+            box.items[item.id] = item
+        for item in turn.items:
+            item.change(Change.GIVE_BACK, reason)
+            item.turn_id = ""
+            item.seen_by = turn.id
+            item.set_body()
+            box.count(item, 1)
+            self._message_event(MessageReturned, item, wall)
+            self._out.append(Touch(box.owner, item))
+        self._return_injected(box, turn, Outcome.INTERRUPTED, wall)
+        self._unpark(box)
+        self._turn_event(TurnEnded, turn, wall, run_ms=max(0, now - turn.began_at), reason=reason)
+        self._out.append(Touch(box.owner, turn))
+
+    # ---- approvals ----
+
+    def end_approval(
+        self, box: Mailbox, entry: ApprovalEntry, state: ApprovalState, *, reason: str, by: str, now: int, wall: int
+    ) -> None:
+        """An approval is answered, or will not be."""
+        del box.approvals[entry.approval.id]
+        entry.approval = replace(entry.approval, state=state, reason=reason, answered_by=by)
+        entry.live = 0
+        self._event(
+            ApprovalEnded,
+            box.owner,
+            wall,
+            turn_id=entry.approval.turn_id,
+            reason=reason,
+            actor=by or "inbox",
+            approval_id=entry.approval.id,
+            state=state,
+        )
+        self._out.append(Touch(box.owner, entry))
+        self._out.append(AnswerApproval(box.owner, entry.approval))
+        self._arm(box, now)
+
+    # ---- time ----
+
+    def next_due(self) -> int | None:
+        """When `tick` is wanted next."""
+        while self._heap:
+            due, _, owner = self._heap[0]
+            box = self.boxes.get(owner)
+            if box is not None and box.timer == due:
+                return due
+            heappop(self._heap)
+        return None
+
+    def tick(self, *, now: int, wall: int) -> None:
+        """Time has passed: do what is due."""
+        while (due := self.next_due()) is not None and due <= now:
+            _, _, owner = heappop(self._heap)
+            box = self.boxes[owner]
+            box.timer = None
+            self._run_due(box, now, wall)
+            self._consider(box, now)
+
+    def _run_due(self, box: Mailbox, now: int, wall: int) -> None:
+        if box.turn is not None and box.turn.fence_at and box.turn.fence_at <= now:
+            self._fence(box, now, wall)
+        while box.expiries and box.expiries[0][0] <= now:
+            item = heappop(box.expiries)[2]
+            if item.state in WAITING_STATES:
+                self._leave(box, item)
+                self._finish(box, item, Change.EXPIRE, "it waited longer than it was worth", wall)
+        if box.notices and box.notices[0].arrived_at + NOTICE_MS <= now:
+            self._say_who_waits(box, now, wall)
+        for entry in list(box.approvals.values()):
+            if entry.expires_at <= now:
+                why = "nobody answered in time"
+                self.end_approval(box, entry, ApprovalState.EXPIRED, reason=why, by="", now=now, wall=wall)
+            elif entry.warn_at and entry.warn_at <= now:
+                entry.warn_at = 0
+                approval = entry.approval
+                left = entry.expires_at - now
+                self._tell(
+                    ApprovalWarned,
+                    box.owner,
+                    wall,
+                    turn_id=approval.turn_id,
+                    approval_id=approval.id,
+                    state=approval.state,
+                    remaining_ms=left,
+                )
+
+    def _say_who_waits(self, box: Mailbox, now: int, wall: int) -> None:
+        position = 0
+        for item in box.items.values():
+            if item.state not in WAITING_STATES:
+                continue
+            position += 1
+            if not item.noticed and item.arrived_at + NOTICE_MS <= now:
+                item.noticed = True
+                waited, why = now - item.arrived_at, self.why(box, item, now)
+                notice = texts.wait_notice(position, why, waited)
+                self._tell(
+                    MessageWaited,
+                    box.owner,
+                    wall,
+                    message_id=item.id,
+                    state=item.state,
+                    position=position,
+                    wait_ms=waited,
+                    reason=why,
+                    notice=notice,
+                )
+
+    def _consider(self, box: Mailbox, now: int) -> None:
+        """Ask for a slot if a turn may begin now, else be woken when it may."""
+        if box.turn is None and not box.requested and not self.closing:
+            ready = box.ready_at()
+            if ready is not None and ready <= now:
+                head = box.next_item() or box.overflow[0]
+                box.requested = True
+                self._out.append(RequestTurn(box.owner, head.lane, head.message.priority))
+        self._arm(box, now)
+        if box.is_forgettable:
+            self.boxes.pop(box.owner, None)
+
+    def _arm(self, box: Mailbox, now: int) -> None:
+        due = box.next_due(closing=self.closing)
+        if due is None:
+            box.timer = None
+        elif box.timer is None or due < box.timer:
+            box.timer = due
+            self._timers += 1
+            heappush(self._heap, (due, self._timers, box.owner))
+
+    # ---- questions ----
+
+    def why(self, box: Mailbox, item: Item, now: int) -> str:
+        """Why a message waits, in one sentence."""
+        turn = box.turn
+        if item.state is MessageState.HELD:
+            return "it is held until somebody releases it"
+        if item.state is MessageState.PARKED:
+            return f"it goes into turn {item.aim} at its next boundary"
+        if turn is not None:
+            told = f", which is being ended: {turn.cancelled}" if turn.cancelled else ""
+            return f"turn {turn.id} has run for {max(0, now - turn.began_at)} ms{told}"
+        if self.closing:
+            return "the inbox is closing; it runs after the next start"
+        if box.not_before > now:
+            return f"its turn could not be begun ({box.setup_error}); next try in {box.not_before - now} ms"
+        head = box.next_item()
+        if head is not None and head is not item and item not in box.batch_from(head):
+            return "others are before it"
+        if box.requested:
+            return f"its turn waits for a slot in lane {head.lane if head else item.lane!r}"
+        ready = box.ready_at()
+        if ready is not None and ready > now:
+            return f"it waits for a quiet moment: {ready - now} ms more"
+        return "its turn begins now"
+
+    def position(self, box: Mailbox, item: Item) -> int | None:
+        """Its place among those that wait, from 1."""
+        if item.state not in WAITING_STATES:
+            return None
+        place = 0
+        for other in box.items.values():
+            place += other.state in WAITING_STATES
+            if other is item:
+                break
+        return place
+
+    # ---- parts ----
+
+    def _leave(self, box: Mailbox, item: Item) -> None:
+        """A waiting message leaves the queue."""
+        del box.items[item.id]
+        box.count(item, -1)
+        if box.cutting is item:
+            box.cutting = None
+
+    def _finish(
+        self,
+        box: Mailbox,
+        item: Item,
+        change: Change,
+        reason: str,
+        wall: int,
+        *,
+        answer: str | None = None,
+        actor: str = "inbox",
+    ) -> None:
+        """A message reaches its final state."""
+        item.change(change, reason)
+        item.ended_ms = wall
+        self.items.pop(item.id, None)
+        final = Final(
+            message_id=item.id,
+            disposition=item.state,
+            outcome=item.outcome,
+            turn_id=item.turn_id or None,
+            reason=reason,
+            answer=answer,
+            session_key=item.owner.session,
+        )
+        notice = texts.ending_notice(item.message, item.state, reason, item.outcome) or ""
+        self._message_event(MessageEnded, item, wall, outcome=item.outcome, notice=notice, reason=reason, actor=actor)
+        self._out.append(Touch(box.owner, item))
+        self._out.append(Settle(box.owner, final))
+
+    def _write_entry(self, turn: TurnEntry, item: Item, wall: int) -> None:
+        """A message goes into the transcript when a turn first sees it, and only then."""
+        if item.seen_by:
+            return
+        sender = item.message.sender
+        self._add_entry(
+            turn, item.message.kind.value, item.message.text, item.id, wall, sender=sender.id if sender else ""
+        )
+
+    def _add_entry(
+        self, turn: TurnEntry, role: str, text: str, message_id: str, wall: int, *, sender: str = ""
+    ) -> None:
+        owner = turn.owner
+        session = self.sessions.get(owner)
+        conversation = session.conversation if session is not None else 0
+        body = encode({"sender": sender}) if sender else "{}"
+        role = role if role in ("user", "assistant") else "system"
+        entry = EntryRow(*owner, self._next_seq(), wall, conversation, role, message_id, turn.id, text, body)
+        turn.entries.append(entry)
+        self._out.append(Add(owner, entry))
+
+    def _message_event(self, kind: type[MessageEvent], item: Item, wall: int, **facts: Any) -> None:
+        facts.setdefault("reason", item.reason)
+        self._event(kind, item.owner, wall, message_id=item.id, turn_id=item.turn_id, state=item.state, **facts)
+
+    def _turn_event(self, kind: type[TurnEvent], turn: TurnEntry, wall: int, **facts: Any) -> None:
+        self._event(kind, turn.owner, wall, turn_id=turn.id, state=turn.state, **facts)
+
+    def _event(self, kind: type[SessionEvent], owner: Owner, wall: int, **facts: Any) -> None:
+        """Something has happened: it is kept, and whoever listens is told once it is on disk."""
+        seq = self._next_seq()
+        if self.listening:
+            event = kind(
+                at_ms=wall, session_key=owner.session, tenant=owner.tenant, workspace=owner.workspace, seq=seq, **facts
+            )
+            self._out.append(Tell(owner, event))
+        message_id, turn_id = facts.pop("message_id", ""), facts.pop("turn_id", "")
+        self._out.append(Add(owner, EventRow(*owner, seq, wall, kind.type, message_id, turn_id, encode(facts))))
+
+    def _tell(self, kind: type[SessionEvent], owner: Owner, wall: int, **facts: Any) -> None:
+        """Something worth telling, not worth keeping."""
+        if self.listening:
+            self._out.append(
+                Tell(
+                    owner,
+                    kind(
+                        at_ms=wall, session_key=owner.session, tenant=owner.tenant, workspace=owner.workspace, **facts
+                    ),
+                )
+            )

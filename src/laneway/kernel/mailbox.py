@@ -1,0 +1,349 @@
+"""One session as the kernel knows it, and what the kernel of the inbox asks the engine to do.
+
+A mailbox exists while something waits or runs in its session; an idle session has none. Everything in it that a
+restart must know has a row: messages, the turn, the session's own settings, approvals, children.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from heapq import heappop
+from typing import Any, NamedTuple
+
+from laneway.events import SessionEvent
+from laneway.kernel.messages import GATHERING, Item, TurnEntry, encode
+from laneway.mail import (
+    WAITING_STATES,
+    Approval,
+    ApprovalState,
+    Drop,
+    Final,
+    MessageState,
+    Mode,
+    QueueOptions,
+)
+from laneway.records import Priority
+from laneway.rows import EntryRow, EventRow, Owner, StateKey, StateRow
+
+__all__ = ("ApprovalEntry", "ChildEntry", "MailEffect", "Mailbox", "SessionEntry")
+
+NOTICE_MS = 2_000
+
+
+# ---- effects --------------------------------------------------------------------------------------------
+
+
+class Touch(NamedTuple):
+    """A thing has changed: write its row."""
+
+    owner: Owner
+    thing: Item | TurnEntry | ApprovalEntry | ChildEntry | SessionEntry
+
+
+class Add(NamedTuple):
+    """Write a row that never changes."""
+
+    owner: Owner
+    row: EventRow | EntryRow
+
+
+class Forget(NamedTuple):
+    """A state row is no longer needed."""
+
+    owner: Owner
+    key: StateKey
+
+
+class Tell(NamedTuple):
+    """Publish, once everything before it is on disk."""
+
+    owner: Owner
+    event: SessionEvent
+
+
+class Settle(NamedTuple):
+    """A message is final: tell whoever waits for it, once it is on disk."""
+
+    owner: Owner
+    final: Final
+
+
+class RequestTurn(NamedTuple):
+    """Ask for a slot; `begin` is called when it is there."""
+
+    owner: Owner
+    lane: str
+    level: Priority
+
+
+class CancelTurn(NamedTuple):
+    """Ask a running turn to end, once the reason for it is on disk."""
+
+    owner: Owner
+    turn_id: str
+    reason: str
+
+
+class AbandonTurn(NamedTuple):
+    """Let go of a turn that would not end."""
+
+    owner: Owner
+    turn_id: str
+
+
+class CancelChild(NamedTuple):
+    """Ask a sub-agent to end."""
+
+    owner: Owner
+    child_id: str
+    reason: str
+
+
+class AnswerApproval(NamedTuple):
+    """An approval is final: tell the turn that waits for it, once it is on disk."""
+
+    owner: Owner
+    approval: Approval
+
+
+MailEffect = (
+    Touch | Add | Forget | Tell | Settle | RequestTurn | CancelTurn | AbandonTurn | CancelChild | AnswerApproval
+)
+
+
+# ---- what belongs to a session --------------------------------------------------------------------------
+
+
+class SessionEntry:
+    """What a session has of its own: queue settings, and which conversation it is in."""
+
+    __slots__ = ("conversation", "options", "owner", "tokens")
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.options = QueueOptions()
+        self.conversation = 0
+        self.tokens = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to remember."""
+        return self.options.is_empty and not self.conversation
+
+    @property
+    def row_key(self) -> Hashable:
+        """What its row is known by."""
+        return ("session", session_id(self.owner))
+
+    def to_row(self) -> StateRow:
+        """Everything about it at this moment."""
+        options = self.options
+        body: dict[str, Any] = {"conversation": self.conversation}
+        for name in ("mode", "debounce_ms", "cap", "drop"):
+            if getattr(options, name) is not None:
+                body[name] = getattr(options, name)
+        owner = self.owner
+        return StateRow("session", session_id(owner), *owner, 0, 1, "open", encode(body))
+
+    def read(self, body: dict[str, Any]) -> None:
+        """Take over what was stored."""
+        self.conversation = body.get("conversation", 0)
+        self.options = QueueOptions(
+            mode=Mode(body["mode"]) if "mode" in body else None,
+            debounce_ms=body.get("debounce_ms"),
+            cap=body.get("cap"),
+            drop=Drop(body["drop"]) if "drop" in body else None,
+        )
+
+
+def session_id(owner: Owner) -> str:
+    """An id for the row of a session: no two sessions share it."""
+    return encode(list(owner))
+
+
+class ApprovalEntry:
+    """A question of a turn, as it is at this moment."""
+
+    __slots__ = ("approval", "expires_at", "live", "owner", "seq", "warn_at")
+
+    def __init__(self, owner: Owner, approval: Approval, *, seq: int, expires_at: int, warn_at: int) -> None:
+        self.owner = owner
+        self.approval = approval
+        self.seq = seq
+        self.expires_at = expires_at
+        self.warn_at = warn_at  # 0: it was warned already
+        self.live = 1
+
+    @property
+    def row_key(self) -> Hashable:
+        """What its row is known by."""
+        return ("approval", self.approval.id)
+
+    def to_row(self) -> StateRow:
+        """Everything about it at this moment."""
+        approval = self.approval
+        body = {
+            "turn_id": approval.turn_id,
+            "action": approval.action,
+            "arguments": approval.arguments,
+            "asked_ms": approval.asked_ms,
+            "expires_ms": approval.expires_ms,
+            "reason": approval.reason,
+            "answered_by": approval.answered_by,
+        }
+        return StateRow("approval", approval.id, *self.owner, self.seq, self.live, approval.state.value, encode(body))
+
+
+def decode_approval(row: StateRow, body: dict[str, Any]) -> Approval:
+    """A stored approval."""
+    return Approval(id=row.id, session_key=row.session, state=ApprovalState(row.state), **body)
+
+
+class ChildEntry:
+    """A sub-agent, as it is at this moment. `awaited`: its turn waits for it, so nobody else need be told."""
+
+    __slots__ = ("awaited", "id", "label", "live", "owner", "seq", "state", "turn_id")
+
+    def __init__(self, owner: Owner, child_id: str, *, seq: int, turn_id: str, label: str) -> None:
+        self.owner = owner
+        self.id = child_id
+        self.seq = seq
+        self.turn_id = turn_id
+        self.label = label
+        self.state = "running"
+        self.awaited = False
+        self.live = 1
+
+    @property
+    def row_key(self) -> Hashable:
+        """What its row is known by."""
+        return ("child", self.id)
+
+    def to_row(self) -> StateRow:
+        """Everything about it at this moment."""
+        body = {"turn_id": self.turn_id, "label": self.label, "awaited": self.awaited}
+        return StateRow("child", self.id, *self.owner, self.seq, self.live, self.state, encode(body))
+
+
+class Mailbox:
+    """One session while something waits or runs in it."""
+
+    __slots__ = (
+        "approvals",
+        "children",
+        "cutting",
+        "expiries",
+        "failures",
+        "items",
+        "last_at",
+        "not_before",
+        "notices",
+        "overflow",
+        "owner",
+        "requested",
+        "setup_error",
+        "timer",
+        "turn",
+        "waiting",
+        "waiting_users",
+    )
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.items: OrderedDict[str, Item] = OrderedDict()  # those that wait and those the turn has seen, by place
+        self.waiting = 0  # how many of them wait
+        self.waiting_users = 0
+        self.cutting: Item | None = None  # the one that runs before all others: an interrupt
+        self.overflow: list[Item] = []  # summarized, and not yet told to the agent
+        self.turn: TurnEntry | None = None
+        self.requested = False  # a slot was asked for
+        self.last_at = 0  # when the last gathering message came
+        self.failures = 0  # how often the next turn could not be begun
+        self.not_before = 0
+        self.setup_error = ""
+        self.expiries: list[tuple[int, int, Item]] = []
+        self.notices: deque[Item] = deque()
+        self.approvals: dict[str, ApprovalEntry] = {}
+        self.children: dict[str, ChildEntry] = {}
+        self.timer: int | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return self.turn is None and not self.items and not self.overflow and not self.requested
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether nothing would be lost without it."""
+        return self.is_idle and not self.children and not self.approvals and self.timer is None
+
+    def put(self, item: Item) -> None:
+        """A new message at the end."""
+        self.items[item.id] = item
+        self.count(item, 1)
+
+    def count(self, item: Item, step: int) -> None:
+        """A message begins (1) or ceases (-1) to wait."""
+        self.waiting += step
+        if item.is_user:
+            self.waiting_users += step
+
+    def waiting_items(self) -> list[Item]:
+        """What waits, in order."""
+        return [item for item in self.items.values() if item.state in WAITING_STATES]
+
+    def next_item(self) -> Item | None:
+        """What a turn that began now would begin with: the newest interrupt, else the first that is not held."""
+        cutting = self.cutting
+        if cutting is not None and cutting.state is MessageState.QUEUED:
+            return cutting
+        for item in self.items.values():
+            if item.state is MessageState.QUEUED or item.state is MessageState.PARKED:
+                return item
+        return None
+
+    def batch_from(self, head: Item) -> list[Item]:
+        """The messages that share a turn with `head`: its neighbours with the same route and rights, if it gathers."""
+        if head.mode not in GATHERING or not head.is_user:
+            return [head]
+        batch: list[Item] = []
+        for item in self.items.values():
+            if item.state is not MessageState.QUEUED and item.state is not MessageState.PARKED:
+                continue  # held ones are passed
+            if item is not head and not batch:
+                continue
+            if item.mode not in GATHERING or item.merge_key != head.merge_key:
+                break
+            batch.append(item)
+        return batch
+
+    def ready_at(self) -> int | None:
+        """When the next turn may begin, as far as the messages are concerned; None: nothing waits for one."""
+        head = self.next_item()
+        if head is None:
+            return 0 if self.overflow else None
+        if head.eager or head.mode not in GATHERING or not head.is_user:
+            return self.not_before
+        quiet = min(self.last_at + head.debounce_ms, head.arrived_at + head.max_wait_ms)
+        return max(quiet, self.not_before)
+
+    def next_due(self, *, closing: bool) -> int | None:
+        """When there is something to do next without anybody asking."""
+        due: list[int] = []
+        if self.turn is None and not self.requested and not closing:
+            ready = self.ready_at()
+            if ready is not None:
+                due.append(ready)
+        if self.turn is not None and self.turn.fence_at:
+            due.append(self.turn.fence_at)
+        while self.expiries and self.expiries[0][2].state not in WAITING_STATES:
+            heappop(self.expiries)
+        if self.expiries:
+            due.append(self.expiries[0][0])
+        while self.notices and (self.notices[0].noticed or self.notices[0].state not in WAITING_STATES):
+            self.notices.popleft()
+        if self.notices:
+            due.append(self.notices[0].arrived_at + NOTICE_MS)
+        due.extend(entry.warn_at or entry.expires_at for entry in self.approvals.values())
+        return min(due, default=None)

@@ -1,0 +1,510 @@
+"""The kernel of the inbox: reception and delivery, and everything people do to a queue while it waits.
+
+Pure like the kernel of the lanes: time, ids and sequence numbers come from outside, and `take()` gives what the
+engine has to do. What has been decided is in memory before it is on disk; the engine makes nothing visible until it
+is, and reloads a session whose rows the store refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
+from heapq import heappush
+from typing import Any, NamedTuple
+
+from laneway.errors import MessageStateError, UnknownMessageError
+from laneway.events import (
+    ApprovalAsked,
+    ChildEnded,
+    ChildStarted,
+    MessageEdited,
+    MessageHeld,
+    MessageMoved,
+    MessageParked,
+    MessageReleased,
+    SessionReset,
+    SessionStopped,
+    SettingsChanged,
+)
+from laneway.kernel.delivery import CRASHES_MAX
+from laneway.kernel.mailbox import (
+    ApprovalEntry,
+    CancelChild,
+    ChildEntry,
+    Forget,
+    Mailbox,
+    SessionEntry,
+    Touch,
+    decode_approval,
+    session_id,
+)
+from laneway.kernel.messages import CUTTING, GATHERING, Change, Item, TurnEntry, encode
+from laneway.kernel.reception import Reception
+from laneway.mail import (
+    WAITING_STATES,
+    Approval,
+    ApprovalState,
+    Message,
+    MessageKind,
+    MessageState,
+    Mode,
+    OnCrash,
+    PendingMessage,
+    QueueOptions,
+    QueueSettings,
+    TurnState,
+)
+from laneway.rows import Loaded, Owner, StateKey, StateRow
+
+__all__ = ("Mailroom", "Stopped")
+
+WARN_SHARE = 5  # an approval is warned about when a fifth of its time is left
+
+
+class Stopped(NamedTuple):
+    """What a stop has ended, in the order in which it was ended."""
+
+    waiting: int
+    debounced: int
+    turns: int
+    children: int
+
+
+class Mailroom(Reception):
+    """Every decision about the messages and turns of one workspace."""
+
+    def __init__(self, *, next_seq: Callable[[], int], grace_ms: int, debounce_idle: bool, on_crash: OnCrash) -> None:
+        super().__init__(next_seq=next_seq, grace_ms=grace_ms)
+        self.debounce_idle = debounce_idle
+        self.on_crash = on_crash
+
+    # ---- the queue as an object ----
+
+    def waiting_item(self, message_id: str, call: str) -> tuple[Mailbox, Item]:
+        """A message that waits, with its mailbox."""
+        item = self.items.get(message_id)
+        if item is None:
+            raise UnknownMessageError(message_id=message_id)
+        if item.state not in WAITING_STATES:
+            hint = "only messages that wait can be changed"
+            raise MessageStateError(message_id=message_id, state=item.state, call=call, hint=hint)
+        return self.boxes[item.owner], item
+
+    def edit(self, message_id: str, text: str, *, actor: str, now: int, wall: int) -> None:
+        """Change the text of a waiting message."""
+        box, item = self.waiting_item(message_id, "edit")
+        item.set_message(replace(item.message, text=text))
+        self._message_event(MessageEdited, item, wall, reason="edited", actor=actor)
+        self._out.append(Touch(box.owner, item))
+        self._consider(box, now)
+
+    def move(self, message_id: str, position: int, *, actor: str, now: int, wall: int) -> int:
+        """Give a waiting message another place among those that wait (from 1); says which it got."""
+        box, item = self.waiting_item(message_id, "move")
+        waiting = box.waiting_items()
+        places = [other.place for other in waiting]
+        waiting.remove(item)
+        index = min(max(position, 1), len(places)) - 1
+        waiting.insert(index, item)
+        for other, place in zip(waiting, places, strict=True):
+            if other.place != place:
+                other.place = place
+                self._out.append(Touch(box.owner, other))
+        ordered = sorted(box.items.values(), key=lambda other: other.place)
+        box.items.clear()
+        for other in ordered:
+            box.items[other.id] = other
+        self._message_event(MessageMoved, item, wall, reason="moved", actor=actor, position=index + 1)
+        self._consider(box, now)
+        return index + 1
+
+    def hold(self, message_id: str, *, actor: str, now: int, wall: int) -> None:
+        """Set a waiting message aside; others pass it."""
+        box, item = self.waiting_item(message_id, "hold")
+        if item.state is not MessageState.HELD:
+            item.aim = ""
+            item.change(Change.HOLD, f"held by {actor}")
+            self._message_event(MessageHeld, item, wall, actor=actor)
+            self._out.append(Touch(box.owner, item))
+            self._consider(box, now)
+
+    def release(self, message_id: str, *, actor: str, now: int, wall: int) -> None:
+        """Let a held message wait in its place again."""
+        box, item = self.waiting_item(message_id, "release")
+        if item.state is not MessageState.HELD:
+            raise MessageStateError(message_id=message_id, state=item.state, call="release", hint="it is not held")
+        item.change(Change.RELEASE, f"released by {actor}")
+        self._message_event(MessageReleased, item, wall, actor=actor)
+        self._out.append(Touch(box.owner, item))
+        self._consider(box, now)
+
+    def withdraw(self, message_id: str, reason: str, *, actor: str, now: int, wall: int) -> None:
+        """Take a waiting message back."""
+        box, item = self.waiting_item(message_id, "withdraw")
+        self._leave(box, item)
+        self._finish(box, item, Change.WITHDRAW, reason, wall, actor=actor)
+        self._consider(box, now)
+
+    def steer_now(self, message_id: str, *, actor: str, now: int, wall: int) -> str:
+        """Aim a waiting message at the running turn; the answer says why not, if it may not go in."""
+        box, item = self.waiting_item(message_id, "steer_now")
+        if not item.is_user:
+            raise MessageStateError(message_id=message_id, state=item.state, call="steer_now", hint="only users steer")
+        if box.turn is None:
+            return "not steered: nothing runs in this session"
+        if item.aim:
+            return ""
+        if item.state is MessageState.HELD:
+            item.change(Change.RELEASE, f"released by {actor}")
+        why_not = self.park(box, item)
+        if item.aim:
+            if box.cutting is item:
+                box.cutting = None
+            item.message = replace(item.message, mode=Mode.STEER)
+            item.set_body()
+            why_not = ""
+            self._message_event(MessageParked, item, wall, actor=actor)
+        self._out.append(Touch(box.owner, item))
+        self._consider(box, now)
+        return why_not
+
+    def pending(self, owner: Owner, *, now: int) -> list[PendingMessage]:
+        """What waits in a session, in order, and why."""
+        box = self.boxes.get(owner)
+        if box is None:
+            return []
+        return [
+            PendingMessage(
+                message=item.message,
+                state=item.state,
+                position=position,
+                reason=self.why(box, item, now) if position <= 100 else "others are before it",
+                waited_ms=max(0, now - item.arrived_at),
+                seen_by=item.seen_by or None,
+            )
+            for position, item in enumerate(box.waiting_items(), 1)
+        ]
+
+    # ---- the whole session ----
+
+    def clear(self, owner: Owner, reason: str, *, actor: str, now: int, wall: int) -> int:
+        """Take back everything that waits; says how many."""
+        box = self.boxes.get(owner)
+        if box is None:
+            return 0
+        waiting = box.waiting_items()
+        for item in waiting:
+            self._leave(box, item)
+            self._finish(box, item, Change.WITHDRAW, reason, wall, actor=actor)
+        self._drop_overflow(box)
+        self._consider(box, now)
+        return len(waiting)
+
+    def _drop_overflow(self, box: Mailbox) -> None:
+        for item in box.overflow:
+            item.live = 0
+            self.items.pop(item.id, None)
+            self._out.append(Touch(box.owner, item))
+        box.overflow.clear()
+
+    def stop(self, owner: Owner, reason: str, *, actor: str, now: int, wall: int) -> Stopped:
+        """End everything in a session: what waits, then the turn, then its children."""
+        box = self.boxes.get(owner)
+        if box is None:
+            return Stopped(0, 0, 0, 0)
+        debounced = self._debounced(box, now)
+        waiting = self.clear(owner, reason, actor=actor, now=now, wall=wall) - debounced
+        turns = 0
+        if box.turn is not None:
+            box.turn.stopped = True
+            turns = int(self.cancel_turn(box, reason, now=now, wall=wall, actor=actor))
+        children = [child for child in box.children.values() if child.live]
+        for child in children:
+            self._out.append(CancelChild(owner, child.id, reason))
+        stopped = Stopped(waiting, debounced, turns, len(children))
+        self._event(SessionStopped, owner, wall, reason=reason, actor=actor, **stopped._asdict())
+        return stopped
+
+    def _debounced(self, box: Mailbox, now: int) -> int:
+        """How many wait only for a quiet moment."""
+        if box.turn is not None or box.requested:
+            return 0
+        ready = box.ready_at()
+        head = box.next_item()
+        return len(box.batch_from(head)) if head is not None and ready is not None and ready > now else 0
+
+    def new_conversation(self, owner: Owner, *, actor: str, now: int, wall: int) -> Stopped:
+        """End everything and begin afresh: nothing old leaks into what comes."""
+        stopped = self.stop(owner, "a new conversation begins", actor=actor, now=now, wall=wall)
+        session = self._session(owner)
+        session.conversation += 1
+        self._event(SessionReset, owner, wall, conversation=session.conversation, actor=actor)
+        self._out.append(Touch(owner, session))
+        return stopped
+
+    def set_options(self, owner: Owner, options: QueueOptions, *, actor: str, wall: int) -> None:
+        """Give a session settings of its own (empty ones: what is configured counts again)."""
+        session = self._session(owner)
+        session.options = options
+        shown = encode({n: v for n in ("mode", "debounce_ms", "cap", "drop") if (v := getattr(options, n)) is not None})
+        self._event(SettingsChanged, owner, wall, settings=shown, actor=actor)
+        if session.is_plain:
+            del self.sessions[owner]
+            self._out.append(Forget(owner, StateKey("session", session_id(owner))))
+        else:
+            self._out.append(Touch(owner, session))
+
+    def apply_cap(self, owner: Owner, settings: QueueSettings, *, now: int, wall: int) -> None:
+        """A smaller cap acts on what waits already."""
+        box = self.boxes.get(owner)
+        if box is not None:
+            self.bound(box, settings, now=now, wall=wall)
+
+    def _session(self, owner: Owner) -> SessionEntry:
+        session = self.sessions.get(owner)
+        if session is None:
+            self.sessions[owner] = session = SessionEntry(owner)
+        return session
+
+    def record_command(self, item: Item, reply: str, *, wall: int) -> None:
+        """A message was a command and has been answered: it never queues."""
+        box = self.boxes.get(item.owner) or Mailbox(item.owner)
+        self._finish(box, item, Change.ANSWER, reply, wall)
+
+    # ---- approvals and children ----
+
+    def ask(self, turn: TurnEntry, approval: Approval, *, now: int, wall: int) -> None:
+        """A turn asks for an approval and waits."""
+        box = self.boxes[turn.owner]
+        span = max(0, approval.expires_ms - approval.asked_ms)
+        entry = ApprovalEntry(
+            turn.owner,
+            approval,
+            seq=self._next_seq(),
+            expires_at=now + span,
+            warn_at=now + span - span // WARN_SHARE,
+        )
+        box.approvals[approval.id] = entry
+        self._event(
+            ApprovalAsked,
+            turn.owner,
+            wall,
+            turn_id=turn.id,
+            approval_id=approval.id,
+            state=approval.state,
+            action=approval.action,
+            arguments=encode(approval.arguments),
+            expires_ms=approval.expires_ms,
+        )
+        self._out.append(Touch(turn.owner, entry))
+        self._arm(box, now)
+
+    def answer_approval(
+        self, owner: Owner, approval_id: str, state: ApprovalState, *, reason: str, by: str, now: int, wall: int
+    ) -> Approval | None:
+        """Approve or deny; None when no such approval is pending in this session."""
+        box = self.boxes.get(owner)
+        entry = box.approvals.get(approval_id) if box is not None else None
+        if box is None or entry is None:
+            return None
+        self.end_approval(box, entry, state, reason=reason, by=by, now=now, wall=wall)
+        return entry.approval
+
+    def add_child(self, turn: TurnEntry, child_id: str, label: str, *, wall: int) -> ChildEntry:
+        """A turn starts a sub-agent."""
+        child = ChildEntry(turn.owner, child_id, seq=self._next_seq(), turn_id=turn.id, label=label)
+        self.boxes[turn.owner].children[child_id] = child
+        self._event(ChildStarted, turn.owner, wall, turn_id=turn.id, child_id=child_id, label=label)
+        self._out.append(Touch(turn.owner, child))
+        return child
+
+    def await_child(self, child: ChildEntry, *, awaited: bool) -> None:
+        """Its turn waits for it (or no longer does)."""
+        if child.live and child.awaited != awaited:
+            child.awaited = awaited
+            self._out.append(Touch(child.owner, child))
+
+    def end_child(
+        self, child: ChildEntry, state: str, note: Message | None, settings: QueueSettings, *, now: int, wall: int
+    ) -> None:
+        """A sub-agent has ended: exactly one message about it, unless its turn waits for it."""
+        if not child.live:
+            return
+        child.state, child.live = state, 0
+        message_id = note.id if note is not None else ""
+        self._event(
+            ChildEnded,
+            child.owner,
+            wall,
+            turn_id=child.turn_id,
+            child_id=child.id,
+            label=child.label,
+            state=state,
+            message_id=message_id,
+        )
+        self._out.append(Touch(child.owner, child))
+        box = self.boxes.get(child.owner)
+        if box is not None:
+            box.children.pop(child.id, None)
+        if note is not None:
+            self.accept(Item(child.owner, note, seq=self._next_seq()), settings, now=now, wall=wall)
+        elif box is not None:
+            self._consider(box, now)
+
+    # ---- after a start ----
+
+    def load(
+        self,
+        loaded: Loaded,
+        *,
+        running: Mapping[str, TurnEntry],
+        unbegun: Set[str] = frozenset(),
+        now: int,
+        wall: int,
+    ) -> list[TurnEntry]:
+        """Take over what the store has, and put in order at once what a crash has left: see `OnCrash`.
+
+        `running` are the turns whose handlers live on here, `unbegun` those whose handler never began; both matter
+        when a session is reloaded because the store failed. Returns the turns that are attached again.
+        """
+        turns: dict[str, TurnEntry] = {}
+        owners: dict[Owner, None] = {}
+        for row in loaded.states:
+            owner = Owner(row.tenant, row.workspace, row.session)
+            owners[owner] = None
+            if row.kind == "turn":
+                turns[row.id] = turn = _turn_of(row, now, wall)
+                if row.id in running:
+                    _carry_over(running[row.id], turn)
+                self._box(owner).turn = turn
+                self.turns[turn.id] = turn
+            elif row.kind == "session":
+                self._session(owner).read(json.loads(row.body))
+            elif row.kind == "child":
+                self._box(owner).children[row.id] = _child_of(row)
+            elif row.kind == "approval":
+                self._load_approval(row, now, wall)
+        for message in loaded.messages:
+            item = Item.from_row(message)
+            owners[item.owner] = None
+            self._load_message(item, turns, now, wall)
+        for turn in turns.values():
+            if turn.id in unbegun:
+                self.give_back(turn, "its turn could not be begun", now=now, wall=wall)
+            elif turn.id not in running:
+                self._recover(turn, now, wall)
+        for owner in owners:
+            if owner in self.boxes:
+                self._consider(self.boxes[owner], now)
+        return [turn for turn in turns.values() if turn.live]
+
+    def _box(self, owner: Owner) -> Mailbox:
+        box = self.boxes.get(owner)
+        if box is None:
+            self.boxes[owner] = box = Mailbox(owner)
+        return box
+
+    def _load_approval(self, row: StateRow, now: int, wall: int) -> None:
+        approval = decode_approval(row, json.loads(row.body))
+        owner = Owner(row.tenant, row.workspace, row.session)
+        left = max(0, approval.expires_ms - wall)
+        span = max(0, approval.expires_ms - approval.asked_ms)
+        warn_at = max(now, now + left - span // WARN_SHARE)
+        entry = ApprovalEntry(owner, approval, seq=row.seq, expires_at=now + left, warn_at=warn_at)
+        self._box(owner).approvals[approval.id] = entry
+
+    def _load_message(self, item: Item, turns: dict[str, TurnEntry], now: int, wall: int) -> None:
+        box = self._box(item.owner)
+        self.items[item.id] = item
+        item.arrived_at = now - min(max(0, wall - item.message.arrived_ms), now)
+        turn = turns.get(item.turn_id)
+        if item.state is MessageState.SUMMARIZED:
+            box.overflow.append(item)
+            return
+        if item.state is MessageState.RUNNING and turn is not None:
+            turn.items.append(item)
+            turn.merge_key, turn.route = turn.items[0].merge_key, turn.items[0].message.route
+            return
+        box.items[item.id] = item
+        if item.state is MessageState.INJECTED and turn is not None:
+            turn.injected.append(item)
+            return
+        if item.state is MessageState.PARKED:
+            if turn is None and box.turn is not None:
+                item.aim = box.turn.id
+            else:
+                item.change(Change.UNPARK, "the turn it was parked for is gone")
+                self._out.append(Touch(box.owner, item))
+        box.count(item, 1)
+        if item.mode in GATHERING:
+            box.last_at = max(box.last_at, item.arrived_at)
+        if item.mode in CUTTING and item.is_user:
+            box.cutting = item
+        if item.expires_ms:
+            item.expires_at = now + max(0, item.expires_ms - wall)
+            heappush(box.expiries, (item.expires_at, item.seq, item))
+
+    def _recover(self, turn: TurnEntry, now: int, wall: int) -> None:
+        """The process died in this turn."""
+        box = self.boxes[turn.owner]
+        for item in turn.items:
+            item.attempts += 1
+            item.set_body()
+        poison = any(item.attempts >= CRASHES_MAX for item in turn.items)
+        if self.on_crash is OnCrash.RERUN and turn.kind is not MessageKind.HEARTBEAT and not poison:
+            self.give_back(turn, "the process ended while it ran; it runs again", now=now, wall=wall)
+        else:
+            why = "the process ended while it ran"
+            if poison and self.on_crash is OnCrash.RERUN:
+                why += f", for the {CRASHES_MAX}th time"
+            self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)
+        for approval in list(box.approvals.values()):
+            why = "the process that asked has ended"
+            self.end_approval(box, approval, ApprovalState.WITHDRAWN, reason=why, by="", now=now, wall=wall)
+
+    def orphans(self) -> Iterable[ChildEntry]:
+        """Children of a process that has died: each still owes its session a message."""
+        return [child for box in self.boxes.values() for child in box.children.values() if child.live]
+
+    def forget_session(self, owner: Owner) -> Mailbox | None:
+        """Drop what is known about a session; the store is asked again."""
+        box = self.boxes.pop(owner, None)
+        self.sessions.pop(owner, None)
+        if box is None:
+            return None
+        for item in [*box.items.values(), *box.overflow]:
+            self.items.pop(item.id, None)
+        if box.turn is not None:
+            self.turns.pop(box.turn.id, None)
+            for item in box.turn.items:
+                self.items.pop(item.id, None)
+        return box
+
+
+def _turn_of(row: StateRow, now: int, wall: int) -> TurnEntry:
+    body: dict[str, Any] = json.loads(row.body)
+    began_at = now - min(max(0, wall - body["began_ms"]), now)
+    owner = Owner(row.tenant, row.workspace, row.session)
+    turn = TurnEntry(row.id, owner, seq=row.seq, began_ms=body["began_ms"], began_at=began_at)
+    turn.state = TurnState.THINKING
+    turn.mode, turn.kind = Mode(body["mode"]), MessageKind(body["kind"])
+    turn.depth, turn.tokens = body["depth"], body["tokens"]
+    return turn
+
+
+def _carry_over(old: TurnEntry, turn: TurnEntry) -> None:
+    """What a turn that lives on knows and the store does not."""
+    turn.state = old.state if not old.state.is_final else TurnState.DELIVERING
+    turn.cancelled, turn.stopped, turn.forget, turn.fence_at = old.cancelled, old.stopped, old.forget, old.fence_at
+    turn.boundaries, turn.entries, turn.began_at = old.boundaries, old.entries, old.began_at
+    turn.merge_key, turn.route, turn.prompt, turn.lane = old.merge_key, old.route, old.prompt, old.lane
+    turn.tokens = old.tokens
+
+
+def _child_of(row: StateRow) -> ChildEntry:
+    body: dict[str, Any] = json.loads(row.body)
+    owner = Owner(row.tenant, row.workspace, row.session)
+    child = ChildEntry(owner, row.id, seq=row.seq, turn_id=body["turn_id"], label=body["label"])
+    child.awaited = body["awaited"]
+    return child

@@ -1,0 +1,391 @@
+"""Messages and turns as the kernel knows them: their states, the table of changes, and their rows.
+
+A message is `queued` (or `parked`, when it aims at the running turn) until a turn takes it, and ends in exactly one
+final state. What the table does not list is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from enum import Enum
+from typing import Any, Final
+
+from laneway.errors import InternalError
+from laneway.mail import (
+    FINAL_MESSAGE_STATES,
+    Message,
+    MessageKind,
+    MessageState,
+    Mode,
+    Outcome,
+    Route,
+    Sender,
+    TurnState,
+)
+from laneway.records import Priority
+from laneway.rows import EntryRow, MessageRow, Owner, StateRow
+
+__all__ = ("GATHERING", "MESSAGE_TRANSITIONS", "Change", "Item", "TurnEntry", "decode_message", "encode")
+
+S = MessageState
+
+GATHERING: Final = frozenset({Mode.COLLECT, Mode.STEER_BACKLOG})
+"""Modes whose messages wait for a quiet moment and share a turn."""
+STEERING: Final = frozenset({Mode.STEER, Mode.STEER_BACKLOG})
+"""Modes whose messages go into the running turn if they may."""
+CUTTING: Final = frozenset({Mode.INTERRUPT, Mode.ROLLBACK})
+"""Modes whose messages end the running turn."""
+
+
+class Change(Enum):
+    """What can happen to a message."""
+
+    PARK = "park"
+    UNPARK = "unpark"
+    HOLD = "hold"
+    RELEASE = "release"
+    BEGIN = "begin"
+    GIVE_BACK = "give_back"
+    INJECT = "inject"
+    RETURN = "return"
+    RUN = "run"
+    MERGE = "merge"
+    STEER = "steer"
+    SUPERSEDE = "supersede"
+    SUMMARIZE = "summarize"
+    DROP = "drop"
+    WITHDRAW = "withdraw"
+    EXPIRE = "expire"
+    REJECT = "reject"
+    ANSWER = "answer"
+    DEAD_LETTER = "dead_letter"
+
+
+C = Change
+
+MESSAGE_TRANSITIONS: Final[dict[tuple[MessageState, Change], MessageState]] = {
+    (S.QUEUED, C.PARK): S.PARKED,
+    (S.PARKED, C.UNPARK): S.QUEUED,
+    (S.QUEUED, C.HOLD): S.HELD,
+    (S.PARKED, C.HOLD): S.HELD,
+    (S.HELD, C.RELEASE): S.QUEUED,
+    (S.QUEUED, C.BEGIN): S.RUNNING,
+    (S.RUNNING, C.GIVE_BACK): S.QUEUED,
+    (S.QUEUED, C.INJECT): S.INJECTED,
+    (S.PARKED, C.INJECT): S.INJECTED,
+    (S.INJECTED, C.RETURN): S.QUEUED,
+    (S.RUNNING, C.RUN): S.RAN,
+    (S.RUNNING, C.MERGE): S.MERGED,
+    (S.INJECTED, C.STEER): S.STEERED,
+    (S.QUEUED, C.REJECT): S.REJECTED,
+    (S.QUEUED, C.ANSWER): S.COMMAND,
+    (S.QUEUED, C.DEAD_LETTER): S.DEAD_LETTERED,
+    **{
+        (state, change): final
+        for state in (S.QUEUED, S.PARKED, S.HELD)
+        for change, final in (
+            (C.SUPERSEDE, S.SUPERSEDED),
+            (C.SUMMARIZE, S.SUMMARIZED),
+            (C.DROP, S.DROPPED),
+            (C.WITHDRAW, S.WITHDRAWN),
+            (C.EXPIRE, S.EXPIRED),
+        )
+    },
+}
+
+
+def encode(value: object) -> str:
+    """JSON as it is stored."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class Item:
+    """A message in its session, as it is at this moment."""
+
+    __slots__ = (
+        "aim",
+        "arrived_at",
+        "attempts",
+        "body",
+        "debounce_ms",
+        "depth",
+        "eager",
+        "ended_ms",
+        "expires_at",
+        "expires_ms",
+        "lane",
+        "live",
+        "max_wait_ms",
+        "merge_key",
+        "message",
+        "more",
+        "noticed",
+        "outcome",
+        "owner",
+        "place",
+        "reason",
+        "route_key",
+        "seen_by",
+        "seq",
+        "state",
+        "turn_id",
+    )
+
+    def __init__(self, owner: Owner, message: Message, *, seq: int, lane: str = "main", expires_ms: int = 0) -> None:
+        self.owner = owner
+        self.message = message
+        self.seq = self.place = seq
+        self.state = MessageState.QUEUED
+        self.live = 1
+        self.outcome: Outcome | None = None
+        self.turn_id = ""
+        self.reason = ""
+        self.ended_ms = 0
+        self.lane = lane
+        self.expires_ms = expires_ms  # on the wall clock; 0: never
+        self.expires_at = 0  # on the monotonic clock
+        self.arrived_at = 0
+        self.debounce_ms = 0
+        self.max_wait_ms = 0
+        self.eager = False  # came to an idle session: it waits for no quiet window
+        self.noticed = False
+        self.aim = ""  # the turn it is parked for
+        self.seen_by = ""  # a turn that saw it and did not succeed
+        self.attempts = 0  # how often a process died in its turn
+        self.depth = 0  # how many request_followup lie behind it
+        self.more = 0  # how many further messages this one stands for in an overflow summary
+        self.set_message(message)
+
+    def set_message(self, message: Message) -> None:
+        """Take what was sent (or edited), and encode it once."""
+        self.message = message
+        sender = message.sender
+        rights = None if sender is None else (sender.owner, sender.rights)
+        self.route_key = encode([message.channel, message.account, message.thread, message.chat_type])
+        self.merge_key = (self.route_key, rights, message.kind)
+        self.set_body()
+
+    def set_body(self) -> None:
+        """Encode what does not change when the message moves on."""
+        message, sender = self.message, self.message.sender
+        body: dict[str, Any] = {"text": message.text, "mode": message.mode, "kind": message.kind}
+        if sender is not None:
+            body["sender"] = [sender.id, sender.name, sender.owner, sender.rights]
+        if message.attachments:
+            body["attachments"] = message.attachments
+        if message.priority != Priority.USER:
+            body["priority"] = int(message.priority)
+        for name in (
+            "retry_of",
+            "lane",
+            "expires_ms",
+            "seen_by",
+            "attempts",
+            "more",
+            "depth",
+            "debounce_ms",
+            "max_wait_ms",
+        ):
+            value = message.retry_of if name == "retry_of" else getattr(self, name)
+            if value and not (name == "lane" and value == "main"):
+                body[name] = value
+        self.body = encode(body)
+
+    @property
+    def id(self) -> str:
+        """Laneway's id of the message."""
+        return self.message.id
+
+    @property
+    def mode(self) -> Mode:
+        """What it does when its session is busy."""
+        return self.message.mode
+
+    @property
+    def is_user(self) -> bool:
+        """Whether a user sent it."""
+        return self.message.kind is MessageKind.USER
+
+    def change(self, change: Change, reason: str) -> None:
+        """Move on, by the table."""
+        following = MESSAGE_TRANSITIONS.get((self.state, change))
+        if following is None:
+            raise InternalError(f"message {self.id} cannot {change.value} while it is {self.state}")
+        self.state = following
+        self.reason = reason
+        if following in FINAL_MESSAGE_STATES:
+            self.live = 0
+
+    @property
+    def row_key(self) -> Hashable:
+        """What its row is known by."""
+        return self.message.id
+
+    def to_row(self) -> MessageRow:
+        """Everything about it at this moment."""
+        message, owner = self.message, self.owner
+        return MessageRow(
+            message.id,
+            owner.tenant,
+            owner.workspace,
+            owner.session,
+            self.seq,
+            self.place,
+            self.live,
+            self.state.value,
+            self.outcome.value if self.outcome is not None else "",
+            self.turn_id,
+            self.reason,
+            message.message_id,
+            self.route_key,
+            message.arrived_ms,
+            self.ended_ms,
+            self.body,
+        )
+
+    @classmethod
+    def from_row(cls, row: MessageRow) -> Item:
+        """A message as it was stored."""
+        message, body = decode_message(row)
+        item = cls(
+            Owner(row.tenant, row.workspace, row.session),
+            message,
+            seq=row.seq,
+            lane=body.get("lane", "main"),
+            expires_ms=body.get("expires_ms", 0),
+        )
+        item.place = row.place
+        item.state = MessageState(row.state)
+        item.live = row.live
+        item.outcome = Outcome(row.outcome) if row.outcome else None
+        item.turn_id, item.reason, item.ended_ms = row.turn_id, row.reason, row.ended_ms
+        item.seen_by = body.get("seen_by", "")
+        item.attempts = body.get("attempts", 0)
+        item.more = body.get("more", 0)
+        item.depth = body.get("depth", 0)
+        item.debounce_ms = body.get("debounce_ms", 0)
+        item.max_wait_ms = body.get("max_wait_ms", 0)
+        item.body = row.body
+        return item
+
+
+def decode_message(row: MessageRow) -> tuple[Message, dict[str, Any]]:
+    """What was sent, and the rest of the body."""
+    body: dict[str, Any] = json.loads(row.body)
+    sender = body.get("sender")
+    channel, account, thread, chat_type = json.loads(row.route)
+    message = Message(
+        id=row.id,
+        session_key=row.session,
+        text=body["text"],
+        sender=None
+        if sender is None
+        else Sender(id=sender[0], name=sender[1], owner=sender[2], rights=tuple(sender[3])),
+        route=Route(channel=channel, account=account, thread=thread, chat_type=chat_type),
+        message_id=row.platform_id,
+        mode=Mode(body["mode"]),
+        kind=MessageKind(body["kind"]),
+        priority=Priority(body.get("priority", Priority.USER)),
+        tenant=row.tenant,
+        attachments=tuple(body.get("attachments", ())),
+        arrived_ms=row.arrived_ms,
+        retry_of=body.get("retry_of"),
+    )
+    return message, body
+
+
+class TurnEntry:
+    """One run of the agent over some messages, as it is at this moment."""
+
+    __slots__ = (
+        "answer",
+        "began_at",
+        "began_ms",
+        "boundaries",
+        "cancelled",
+        "depth",
+        "ended_ms",
+        "entries",
+        "fence_at",
+        "forget",
+        "id",
+        "injected",
+        "items",
+        "kind",
+        "lane",
+        "live",
+        "merge_key",
+        "mode",
+        "owner",
+        "prompt",
+        "reason",
+        "route",
+        "seq",
+        "state",
+        "stopped",
+        "summarized",
+        "tokens",
+    )
+
+    def __init__(self, turn_id: str, owner: Owner, *, seq: int, began_ms: int, began_at: int) -> None:
+        self.id = turn_id
+        self.owner = owner
+        self.seq = seq
+        self.began_ms = began_ms
+        self.began_at = began_at
+        self.ended_ms = 0
+        self.live = 1
+        self.state = TurnState.STARTING
+        self.items: list[Item] = []
+        self.summarized: list[Item] = []
+        self.injected: list[Item] = []
+        self.entries: list[EntryRow] = []
+        self.mode = Mode.COLLECT
+        self.kind = MessageKind.USER
+        self.lane = "main"
+        self.merge_key: Hashable = None
+        self.route = Route()
+        self.prompt = ""
+        self.answer: str | None = None
+        self.reason = ""
+        self.cancelled = ""  # why it is being ended; empty while it is not
+        self.stopped = False  # /stop or /new: what it has seen does not come back
+        self.forget = False  # rollback: its lines leave the history
+        self.fence_at = 0  # when its grace is over
+        self.boundaries = 0
+        self.depth = 0  # how many request_followup lie behind it
+        self.tokens = 0
+
+    @property
+    def row_key(self) -> Hashable:
+        """What its row is known by."""
+        return ("turn", self.id)
+
+    def to_row(self) -> StateRow:
+        """Everything about it at this moment."""
+        body = {
+            "messages": [item.id for item in self.items],
+            "summarized": [item.id for item in self.summarized],
+            "injected": [item.id for item in self.injected],
+            "mode": self.mode,
+            "kind": self.kind,
+            "began_ms": self.began_ms,
+            "ended_ms": self.ended_ms,
+            "reason": self.reason,
+            "answer": self.answer,
+            "depth": self.depth,
+            "tokens": self.tokens,
+        }
+        owner = self.owner
+        return StateRow(
+            "turn",
+            self.id,
+            owner.tenant,
+            owner.workspace,
+            owner.session,
+            self.seq,
+            self.live,
+            self.state.value,
+            encode(body),
+        )

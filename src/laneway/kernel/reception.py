@@ -1,0 +1,190 @@
+"""Messages as they come in: what the mode makes of them, and what gives way when there are too many.
+
+A message is accepted, or refused by an error and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from laneway.errors import MailboxFullError
+from laneway.events import MessageAccepted, MessageRefused, TypingStarted
+from laneway.kernel.delivery import Delivery
+from laneway.kernel.mailbox import Mailbox, Touch
+from laneway.kernel.messages import CUTTING, GATHERING, STEERING, Change, Item
+from laneway.mail import (
+    WAITING_STATES,
+    Drop,
+    MessageKind,
+    MessageState,
+    Mode,
+    QueueSettings,
+    Receipt,
+    TurnState,
+)
+
+__all__ = ("Reception",)
+
+_UNSTEERABLE = {
+    TurnState.STARTING: "the running turn is only starting",
+    TurnState.WAITING: "the running turn waits for an answer",
+    TurnState.DELIVERING: "the running turn has ended and is being delivered",
+}
+
+
+class Reception(Delivery):
+    """Takes messages in."""
+
+    debounce_idle = False
+
+    def accept(self, item: Item, settings: QueueSettings, *, now: int, wall: int) -> Receipt:
+        """Take a message in; `MailboxFullError` if it is one too many and newcomers are to be refused."""
+        owner = item.owner
+        box = self.boxes.get(owner)
+        if box is None:
+            box = Mailbox(owner)
+        was_idle = box.is_idle
+        refused = self._refusal(box, item)
+        if refused is not None:
+            return self._refuse(box, item, *refused, wall=wall)
+        victims = [] if was_idle else self._victims(box, item, settings, wall)
+        self.boxes[owner] = box
+        self._make_room(box, victims, settings, wall)
+        self._enter(box, item, settings, now, was_idle=was_idle)
+        item.reason = self._take_effect(box, item, now, wall)
+        position = box.waiting
+        if item.state is MessageState.QUEUED and not item.reason:
+            item.reason = "it runs at once" if was_idle and item.eager else self._waits_for(box, item, now)
+        mode = item.mode.value
+        self._message_event(MessageAccepted, item, wall, position=position, mode=mode)
+        if item.is_user:
+            self._tell(TypingStarted, owner, wall, message_id=item.id)
+        self._out.append(Touch(owner, item))
+        self._consider(box, now)
+        return Receipt(message_id=item.id, disposition=item.state, position=position, reason=item.reason)
+
+    def _waits_for(self, box: Mailbox, item: Item, now: int) -> str:
+        # `why` looks at every waiting message; a receipt must not, when a hundred thousand wait.
+        if box.turn is not None:
+            return self.why(box, item, now)
+        if box.waiting > 1 and item.mode not in CUTTING:
+            return f"{box.waiting - 1} wait before it"
+        return self.why(box, item, now)
+
+    def _refusal(self, box: Mailbox, item: Item) -> tuple[Change, str] | None:
+        if item.message.kind is MessageKind.HEARTBEAT and not box.is_idle:
+            return Change.DROP, "heartbeat skipped: the session is busy"
+        if item.mode is Mode.REJECT and item.is_user and not box.is_idle:
+            return Change.REJECT, "the session is busy, and its mode is to refuse meanwhile"
+        return None
+
+    def _refuse(self, box: Mailbox, item: Item, change: Change, reason: str, *, wall: int) -> Receipt:
+        self._finish(box, item, change, reason, wall)
+        return Receipt(message_id=item.id, disposition=item.state, reason=reason)
+
+    def _enter(self, box: Mailbox, item: Item, settings: QueueSettings, now: int, *, was_idle: bool) -> None:
+        item.arrived_at = now
+        item.eager = was_idle and not self.debounce_idle
+        if item.mode in GATHERING:
+            item.debounce_ms, item.max_wait_ms = settings.debounce_ms, settings.max_wait_ms
+            item.set_body()
+            box.last_at = now
+        self.items[item.id] = item
+        box.put(item)
+        if item.expires_ms:
+            item.expires_at = now + max(0, item.expires_ms - item.message.arrived_ms)
+            heappush(box.expiries, (item.expires_at, item.seq, item))
+        if item.is_user and self.listening:
+            box.notices.append(item)
+
+    def _take_effect(self, box: Mailbox, item: Item, now: int, wall: int) -> str:
+        """What its mode does right away; the answer is why it waits, if that is special."""
+        turn = box.turn
+        if not item.is_user:
+            return ""
+        if turn is not None and turn.kind is MessageKind.HEARTBEAT:
+            self.cancel_turn(box, "a user's message goes before a heartbeat", now=now, wall=wall)
+            return ""
+        if item.mode in CUTTING:
+            self._cut(box, item, now, wall)
+        elif item.mode in STEERING and turn is not None:
+            return self.park(box, item)
+        return ""
+
+    def _cut(self, box: Mailbox, item: Item, now: int, wall: int) -> None:
+        older = box.cutting
+        if older is not None and older.state in WAITING_STATES:
+            self._leave(box, older)
+            self._finish(box, older, Change.SUPERSEDE, f"message {item.id} came after it", wall)
+        box.cutting = item
+        if box.turn is not None:
+            if item.mode is Mode.ROLLBACK:
+                box.turn.forget = True
+            self.cancel_turn(box, f"interrupted by message {item.id}", now=now, wall=wall)
+
+    def park(self, box: Mailbox, item: Item) -> str:
+        """Aim a message at the running turn if it may go in; the answer says why not."""
+        turn = box.turn
+        assert turn is not None
+        why_not = _UNSTEERABLE.get(turn.state, "")
+        if turn.cancelled:
+            why_not = "the running turn is being ended"
+        elif not why_not and item.merge_key != turn.merge_key:
+            same_route = isinstance(turn.merge_key, tuple) and item.merge_key[0] == turn.merge_key[0]
+            why_not = (
+                "the running turn has other rights" if same_route else "the running turn belongs to another thread"
+            )
+        if why_not:
+            return f"not steered: {why_not}"
+        item.aim = turn.id
+        item.change(Change.PARK, f"it goes into turn {turn.id} at its next boundary")
+        return item.reason
+
+    # ---- too many ----
+
+    def _victims(self, box: Mailbox, item: Item, settings: QueueSettings, wall: int) -> list[Item]:
+        """Who has to give way for this one; raises if nobody may."""
+        superseded = box.cutting is not None and item.mode in CUTTING and box.cutting.state in WAITING_STATES
+        excess = box.waiting_users - superseded - settings.cap + 1
+        if not item.is_user or excess <= 0:
+            return []
+        victims: list[Item] = []
+        if settings.drop is not Drop.NEW:
+            for other in box.items.values():
+                if other.state in WAITING_STATES and other.is_user and not (superseded and other is box.cutting):
+                    victims.append(other)
+                    if len(victims) == excess:
+                        return victims
+        sender = item.message.sender
+        why = f"{settings.cap} messages wait already"
+        self._tell(MessageRefused, box.owner, wall, sender=sender.id if sender else "", cap=settings.cap, reason=why)
+        raise MailboxFullError(session_key=box.owner.session, cap=settings.cap)
+
+    def _make_room(self, box: Mailbox, victims: list[Item], settings: QueueSettings, wall: int) -> None:
+        for item in victims:
+            self._leave(box, item)
+            if settings.drop is Drop.OLD:
+                why = f"more than {settings.cap} waited, and the oldest goes (drop=old)"
+                self._finish(box, item, Change.DROP, why, wall)
+                continue
+            why = f"more than {settings.cap} waited; a line of it is kept for the agent (drop=summarize)"
+            self._finish(box, item, Change.SUMMARIZE, why, wall)
+            last = box.overflow[-1] if box.overflow else None
+            same = last is not None and last.merge_key == item.merge_key
+            if same and sum(1 for one in box.overflow if one.merge_key == item.merge_key) >= settings.cap:
+                assert last is not None
+                last.more += 1  # its line would be one too many: it is only counted
+                last.set_body()
+                self._out.append(Touch(box.owner, last))
+            else:
+                item.live = 1  # a restart must still tell the agent
+                self.items[item.id] = item
+                box.overflow.append(item)
+
+    def bound(self, box: Mailbox, settings: QueueSettings, *, now: int, wall: int) -> None:
+        """The cap was made smaller: what is too much goes by the policy (`new` refuses only newcomers)."""
+        if settings.drop is Drop.NEW:
+            return
+        users = [item for item in box.items.values() if item.state in WAITING_STATES and item.is_user]
+        self._make_room(box, users[: max(0, len(users) - settings.cap)], settings, wall)
+        self._consider(box, now)
