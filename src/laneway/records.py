@@ -100,6 +100,8 @@ class WaitReason(StrEnum):
     EXCLUSIVE = "exclusive"  # another job has the exclusive lane
     TAKE_BACK = "take_back"  # it has lent its slots and waits to have them back
     CHILD = "child"  # it waits for another job
+    HANDLER = "handler"  # no handler of its name is registered yet
+    STORE = "store"  # the store did not take the note that it starts
     ORDER = "order"  # others are ahead of it
 
 

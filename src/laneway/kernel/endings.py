@@ -18,16 +18,25 @@ from laneway.events import (
     JobTimedOut,
 )
 from laneway.kernel.admission import Admission
-from laneway.kernel.jobs import Entry, Trigger, backoff_ms, move
+from laneway.kernel.jobs import Entry, Trigger, move, verdict_on
 from laneway.kernel.lanes import Lane
 from laneway.kernel.lending import Bereavement, Wait, heirs, root_of, slots_inside
-from laneway.kernel.protocol import CancelAttempt, CompleteJob, End, KeepDeadLetter, SettleJob, Stop
+from laneway.kernel.protocol import (
+    CancelAttempt,
+    CompleteJob,
+    End,
+    FinishJob,
+    Hold,
+    KeepDeadLetter,
+    SettleJob,
+    Stop,
+    StoreJob,
+)
 from laneway.kernel.registry import Registry
 from laneway.kernel.timers import Alarm
 from laneway.records import FINAL_STATES, JobId, JobState, RetryPolicy
 from laneway.records import Effect as JobEffect
 
-DEFERRALS_MAX = 100
 HISTORY_MAX = 100
 BEGUN = (JobState.RUNNING, JobState.LENT)
 STOP_TRIGGERS = {
@@ -55,50 +64,47 @@ class Endings(Admission):
 
     # ---- how an attempt ends ----
 
-    def _attempt_over(  # noqa: PLR0913 - what an attempt can say of its end
-        self,
-        entry: Entry,
-        end: End,
-        now: int,
-        *,
-        reason: str = "",
-        after_ms: int = 0,
-        jitter: float = 0.0,
-        abandoned: bool = False,
-    ) -> None:
+    def _attempt_over(self, entry: Entry, ended: FinishJob, now: int, *, abandoned: bool = False) -> None:
         """An attempt did not simply succeed: decide between another one and an end."""
-        policy = entry.spec.retry or entry.lanes[-1].config.retry or _NO_RETRY
+        policy = self.policy_of(entry)
         if entry.stop is not None:
             reason = entry.reason + (" (abandoned)" if abandoned else "")
             if entry.stop is not Stop.TIMEOUT or entry.spec.effect is JobEffect.WRITE or not policy.max_retries:
                 self._finish_job(entry, STOP_TRIGGERS[entry.stop], now, abandoned=abandoned)
                 return
-        elif end is End.CANCELLED:
-            entry.reason = reason
+            ended = ended._replace(end=End.FAILED, reason=reason)
+        elif ended.end is End.CANCELLED:
+            entry.reason = ended.reason
             self._finish_job(entry, Trigger.CANCEL, now)
             return
-        elif end is End.GAVE_UP:
-            entry.reason = reason
-            _remember(entry, reason)
-            self._finish_job(entry, Trigger.DIE, now)
+        elif ended.end is End.PUT_BACK:
+            entry.attempt -= 1
+            self._wait_again(entry, ended.after_ms, now, hold=ended.hold)
             return
-        elif end is End.RETRY_LATER and entry.deferrals < DEFERRALS_MAX:
+        verdict = verdict_on(ended, policy, failures=entry.failures, deferrals=entry.deferrals)
+        if verdict.deferred:
             entry.deferrals += 1
-            _remember(entry, reason)
-            self._retry(entry, after_ms, now, reason=reason)
+        elif ended.end is not End.GAVE_UP:
+            entry.failures += 1
+        _remember(entry, verdict.reason)
+        if verdict.trigger is Trigger.RETRY:
+            self._wait_again(entry, verdict.delay_ms, now, abandoned=abandoned)
+            for lane in entry.lanes:
+                lane.counters.retried += 1
+            self.job_event(JobRetried, entry, verdict.reason, delay_ms=verdict.delay_ms)
             return
-        if end is End.RETRY_LATER:
-            reason = f"it raised RetryLater more than {DEFERRALS_MAX} times ({reason})"
-        entry.failures += 1
-        _remember(entry, reason)
-        if entry.failures <= policy.max_retries:
-            delay = backoff_ms(policy, retry=entry.failures, jitter=jitter)
-            self._retry(entry, delay, now, reason=reason, abandoned=abandoned)
-            return
-        entry.reason = reason
-        self._finish_job(entry, Trigger.DIE if policy.max_retries else Trigger.FAIL, now, abandoned=abandoned)
+        entry.reason = verdict.reason
+        self._finish_job(entry, verdict.trigger, now, abandoned=abandoned)
 
-    def _retry(self, entry: Entry, delay: int, now: int, *, reason: str, abandoned: bool = False) -> None:
+    @staticmethod
+    def policy_of(entry: Entry) -> RetryPolicy:
+        """Whether a job may run again: what it says itself, else what its lane says."""
+        return entry.spec.retry or entry.lanes[-1].config.retry or _NO_RETRY
+
+    def _wait_again(
+        self, entry: Entry, delay: int, now: int, *, hold: Hold | None = None, abandoned: bool = False
+    ) -> None:
+        """An attempt is over and the job is not: it waits for a time, or is held."""
         self._leave_run(entry, now, abandoned=abandoned)
         entry.simple = False
         move(entry, Trigger.RETRY)
@@ -109,16 +115,19 @@ class Endings(Admission):
         entry.actor = "scheduler"
         if entry.places is not None:
             entry.place = entry.places[0]
-        for lane in entry.lanes:
-            lane.counters.retried += 1
-        self._schedule(entry, now + delay)
-        self.job_event(JobRetried, entry, reason, delay_ms=delay)
+        self._schedule(entry, now + delay, hold)
+        if entry.durable:
+            self.emit(StoreJob(entry, entry.id, now + delay if hold is None else None))
 
-    def _schedule(self, entry: Entry, due: int) -> None:
+    def _schedule(self, entry: Entry, due: int, hold: Hold | None = None) -> None:
         self.scheduled += 1
         for lane in entry.lanes:
             lane.scheduled += 1
-        self.timers.set(due, Alarm.DUE, entry)
+        if hold is None:
+            self.timers.set(due, Alarm.DUE, entry)
+        else:
+            entry.held = hold
+            entry.held_until = due
 
     def _unschedule(self, entry: Entry) -> None:
         self.scheduled -= 1
@@ -162,13 +171,20 @@ class Endings(Admission):
         else:
             self._leave_queue(entry)
         move(entry, trigger)
+        self._forget(entry)
+        self._tell_end(entry, now, abandoned=abandoned)
+        self._let_others_go_on(entry, now)
+
+    def _forget(self, entry: Entry) -> None:
         entry.phase += 1
         del self.jobs[entry.id]
         if entry.spec.key is not None:
             self.keys.pop((entry.spec.tenant, entry.spec.key), None)
         if entry.inside and entry.up is not None and entry.up.inner:
             entry.up.inner.remove(entry)
-        self._tell_end(entry, now, abandoned=abandoned)
+
+    def _let_others_go_on(self, entry: Entry, now: int) -> None:
+        """A job is no longer here: those that wait for it, and the lanes made for it, need not stay either."""
         if entry.waiters:
             self.lending.settle(entry)
         for bereaved in entry.mourners or ():
@@ -294,7 +310,7 @@ class Endings(Admission):
     def _abandon(self, entry: Entry, now: int) -> None:
         """An attempt outlived its grace: it can change nothing here any more."""
         self._note_abandoned(entry)
-        self._attempt_over(entry, End.CANCELLED, now, abandoned=True)
+        self._attempt_over(entry, FinishJob(entry.id, entry.attempt, End.CANCELLED), now, abandoned=True)
 
     def _note_abandoned(self, entry: Entry) -> None:
         for lane in entry.lanes:

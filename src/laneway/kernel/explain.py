@@ -109,6 +109,8 @@ def _lent(kernel: Kernel, entry: Entry) -> Explanation:
 
 
 def _scheduled(kernel: Kernel, entry: Entry, *, now: int, wall_ms: int) -> Explanation:
+    if entry.held is not None:
+        return _answer(entry, entry.held.reason, f"waits {entry.held.text}")
     due = kernel.timers.due_of(entry)
     left = max(0, due - now) if due is not None else 0
     what = f"retry {entry.failures}" if entry.failures else "delay"

@@ -7,16 +7,19 @@ says so. The diagram in the docs is drawn from the same table.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from laneway.errors import InvalidTransitionError
-from laneway.kernel.protocol import JobSpec, Stop
+from laneway.kernel.protocol import End, FinishJob, Hold, JobSpec, Stop
 from laneway.records import JobId, JobState, RetryPolicy
 
 if TYPE_CHECKING:
     from laneway.kernel.lanes import Lane, Resource
     from laneway.kernel.lending import Bereavement, Return, Wait
     from laneway.kernel.queues import Fifo
+
+
+DEFERRALS_MAX = 100
 
 
 class Trigger(StrEnum):
@@ -91,6 +94,9 @@ class Entry:
     places: list[int] | None = None  # one place per lane, for jobs with several
     aside: Lane | None = None  # the lane whose token or group it waits for while out of its queue
     threaded: bool = False
+    durable: bool = False  # it is kept in a store
+    held: Hold | None = None  # what a scheduled job waits for that has no time
+    held_until: int = 0  # when it is due once it is no longer held
     due_at: int | None = None  # when its delay or its last retry was due
     failures: int = 0  # attempts that failed
     deferrals: int = 0  # RetryLater so far
@@ -146,6 +152,29 @@ def move(entry: Entry, trigger: Trigger) -> None:
     if state is None:
         raise InvalidTransitionError(job_id=entry.id, state=entry.state, trigger=trigger)
     entry.state = state
+
+
+class Verdict(NamedTuple):
+    """What follows an attempt that did not succeed: `trigger` is RETRY, FAIL or DIE. A deferral costs no retry."""
+
+    trigger: Trigger
+    reason: str
+    delay_ms: int = 0
+    deferred: bool = False
+
+
+def verdict_on(ended: FinishJob, policy: RetryPolicy, *, failures: int, deferrals: int) -> Verdict:
+    """Decide between another attempt and an end; the counts are those before this attempt ended."""
+    reason = ended.reason
+    if ended.end is End.GAVE_UP:
+        return Verdict(Trigger.DIE, reason)
+    if ended.end is End.RETRY_LATER:
+        if deferrals < DEFERRALS_MAX:
+            return Verdict(Trigger.RETRY, reason, ended.after_ms, deferred=True)
+        reason = f"it raised RetryLater more than {DEFERRALS_MAX} times ({reason})"
+    if failures < policy.max_retries:
+        return Verdict(Trigger.RETRY, reason, backoff_ms(policy, retry=failures + 1, jitter=ended.jitter))
+    return Verdict(Trigger.DIE if policy.max_retries else Trigger.FAIL, reason)
 
 
 def backoff_ms(policy: RetryPolicy, *, retry: int, jitter: float) -> int:

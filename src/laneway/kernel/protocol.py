@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laneway.events import Event
 from laneway.records import Effect as JobEffect
-from laneway.records import JobId, JobState, Priority, RetryPolicy
+from laneway.records import JobId, JobState, Priority, RetryPolicy, WaitReason
 
 if TYPE_CHECKING:
     from laneway.kernel.jobs import Entry
@@ -28,6 +28,7 @@ class End(Enum):
     CANCELLED = "cancelled"
     RETRY_LATER = "retry_later"
     GAVE_UP = "gave_up"
+    PUT_BACK = "put_back"  # its code never ran, or is to run again as if it had not: costs nothing
 
 
 class Stop(Enum):
@@ -63,6 +64,13 @@ class JobSpec:
         object.__setattr__(self, "is_plain", plain)
 
 
+class Hold(NamedTuple):
+    """Why a job of a store waits, however long: `text` completes "it waits …"."""
+
+    reason: WaitReason
+    text: str
+
+
 # ---- commands -------------------------------------------------------------------------------------------
 
 
@@ -78,8 +86,47 @@ class SubmitJob(NamedTuple):
     is_slot: bool = False
 
 
+class RestoredJob(NamedTuple):
+    """A job that was taken before, as a store has kept it. `due_in_ms` is what is left of a delay or a retry."""
+
+    job_id: JobId
+    lanes: tuple[str, ...]
+    spec: JobSpec
+    entry: Entry
+    attempt: int = 0
+    failures: int = 0
+    deferrals: int = 0
+    history: tuple[str, ...] = ()
+    age_ms: int = 0
+    due_in_ms: int = 0
+    threaded: bool = False
+    hold: Hold | None = None
+
+
+class RestoreJobs(NamedTuple):
+    """Go on with jobs that were taken before, in this order; they are neither refused nor counted as new."""
+
+    jobs: tuple[RestoredJob, ...]
+
+
+class ReleaseJobs(NamedTuple):
+    """What held these jobs up is gone; `threaded` says how their function runs, if that was not known before."""
+
+    job_ids: tuple[JobId, ...]
+    threaded: bool | None = None
+
+
+class LeaveJob(NamedTuple):
+    """A job that has not begun leaves without an end: it stays in its store."""
+
+    job_id: JobId
+
+
 class FinishJob(NamedTuple):
-    """An attempt has ended. `jitter` is a random number from 0 to 1, used if it is to run again."""
+    """An attempt has ended. `jitter` is a random number from 0 to 1, used if it is to run again.
+
+    `hold` is for an attempt that is put back: what it waits for now.
+    """
 
     job_id: JobId
     attempt: int
@@ -87,6 +134,7 @@ class FinishJob(NamedTuple):
     reason: str = ""
     after_ms: int = 0
     jitter: float = 0.0
+    hold: Hold | None = None
 
 
 class StopJob(NamedTuple):
@@ -178,6 +226,9 @@ class Tick(NamedTuple):
 
 Command = (
     SubmitJob
+    | RestoreJobs
+    | ReleaseJobs
+    | LeaveJob
     | FinishJob
     | StopJob
     | StopWaiting
@@ -254,10 +305,18 @@ class KeepDeadLetter(NamedTuple):
     history: tuple[str, ...]
 
 
+class StoreJob(NamedTuple):
+    """A job that is kept in a store waits for another attempt, due at `due` (or held, without a time)."""
+
+    entry: Any
+    job_id: JobId
+    due: int | None
+
+
 class Publish(NamedTuple):
     """Tell whoever listens."""
 
     event: Event
 
 
-Effect = StartJob | CompleteJob | SettleJob | CancelAttempt | ResumeWait | KeepDeadLetter | Publish
+Effect = StartJob | CompleteJob | SettleJob | CancelAttempt | ResumeWait | KeepDeadLetter | StoreJob | Publish

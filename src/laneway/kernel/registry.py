@@ -65,8 +65,8 @@ class Registry:
         self.configs[name] = config
         return lane
 
-    def find(self, name: str, now: int) -> Lane:
-        """The lane of that name, made on the fly where that is allowed."""
+    def find(self, name: str, now: int, *, make: bool = False) -> Lane:
+        """The lane of that name, made on the fly where that is allowed (or, with `make`, in any case)."""
         lane = self.lanes.get(name)
         if lane is not None:
             return lane
@@ -77,7 +77,7 @@ class Registry:
         if config is None:
             if short.startswith(SESSION_PREFIX):
                 config = SESSION_LANE
-            elif self.creates_unknown:
+            elif self.creates_unknown or make:
                 config = LaneConfig()
             else:
                 raise self._unknown(name)

@@ -33,7 +33,10 @@ from laneway.kernel.protocol import (
     CompleteJob,
     Effect,
     End,
+    FinishJob,
+    Hold,
     JobSpec,
+    RestoredJob,
     ResumeWait,
     Stop,
 )
@@ -203,6 +206,7 @@ class Kernel(Endings):
         reason: str = "",
         after_ms: int = 0,
         jitter: float = 0.0,
+        hold: Hold | None = None,
     ) -> list[Effect]:
         """An attempt has ended. What comes from an attempt that is no longer the current one changes nothing."""
         if now > self._now:  # as `_begin`, without the call
@@ -223,7 +227,7 @@ class Kernel(Endings):
         if end is End.SUCCEEDED and entry.stop is None:
             self._finish_job(entry, Trigger.SUCCEED, now)
         else:
-            self._attempt_over(entry, end, now, reason=reason, after_ms=after_ms, jitter=jitter)
+            self._attempt_over(entry, FinishJob(job_id, attempt, end, reason, after_ms, jitter, hold), now)
         return self._end_command(now)
 
     def _finish_simple(self, entry: Entry, lane: Lane, now: int) -> None:
@@ -307,6 +311,84 @@ class Kernel(Endings):
         if begun and not entry.is_slot:
             self._note_abandoned(entry)
         self._finish_job(entry, STOP_TRIGGERS[entry.stop], now, abandoned=begun)
+        return self._end_command(now)
+
+    # ---- jobs of a store ----
+
+    def restore(self, jobs: Sequence[RestoredJob], *, now: int) -> list[Effect]:
+        """Go on with jobs that were taken before: all of them stand in their places before the first one starts.
+
+        Nothing is refused: neither a depth nor a drain is about work that was taken long ago.
+        """
+        now = self._begin(now)
+        for job in jobs:
+            self._restore(job, now)
+        return self._end_command(now)
+
+    def _restore(self, job: RestoredJob, now: int) -> None:
+        found = tuple(self.registry.find(name, now, make=True) for name in job.lanes)
+        entry, spec = job.entry, job.spec
+        entry.admit(job.job_id, found, spec, self._next_place(), now)
+        if len(found) > 1:
+            entry.places = [entry.place]
+        entry.submitted_at = now - job.age_ms
+        entry.due_at = now  # it has waited for as long as somebody was there to let it start: not at all
+        entry.attempt, entry.failures, entry.deferrals = job.attempt, job.failures, job.deferrals
+        entry.history = list(job.history) or None
+        entry.threaded = job.threaded
+        self.jobs[entry.id] = entry
+        for lane in found:
+            if not lane.configured:
+                lane.users += 1
+            lane.counters.submitted += 1
+        if spec.key is not None:
+            self.keys[spec.tenant, spec.key] = entry.id
+        if job.due_in_ms or job.hold is not None:
+            entry.state = JobState.SCHEDULED
+            self._schedule(entry, now + job.due_in_ms, job.hold)
+            self.job_event(JobSubmitted, entry)
+        else:
+            self.waiting += 1
+            self.job_event(JobSubmitted, entry)
+            self.mark(self._queue(entry, now))
+
+    def check_restored(self, lanes: Sequence[str], *, now: int) -> None:
+        """Refuse what `restore` could not put into its lanes as they are configured today."""
+        found = tuple(self.registry.find(name, now, make=True) for name in lanes)
+        try:
+            if len(found) > 1:
+                self._check_order(found)
+        finally:
+            for lane in found:
+                self.registry.retire_if_idle(lane, now)
+
+    def release(self, job_ids: Sequence[JobId], threaded: bool | None = None, *, now: int) -> list[Effect]:
+        """What held these jobs up is gone: they are due now, or when they would have been."""
+        now = self._begin(now)
+        for job_id in job_ids:
+            entry = self.jobs.get(job_id)
+            if entry is None or entry.held is None:
+                continue
+            entry.held = None
+            if threaded is not None:
+                entry.threaded = threaded
+            if entry.held_until > now:
+                self.timers.set(entry.held_until, Alarm.DUE, entry)
+            else:
+                self._job_due(Alarm.DUE, entry, now)
+        return self._end_command(now)
+
+    def leave(self, job_id: JobId, *, now: int) -> list[Effect]:
+        """A job that has not begun leaves without an end; its state is what it was. One that runs stays."""
+        now = self._begin(now)
+        entry = self.jobs.get(job_id)
+        if entry is not None and entry.state not in BEGUN:
+            if entry.state is JobState.SCHEDULED:
+                self._unschedule(entry)
+            else:
+                self._leave_queue(entry)
+            self._forget(entry)
+            self._let_others_go_on(entry, now)
         return self._end_command(now)
 
     # ---- waits ----
@@ -531,8 +613,14 @@ class Kernel(Endings):
         match command:
             case protocol.SubmitJob(job_id, lanes, spec, entry, up, threaded, is_slot):
                 return self.submit(job_id, lanes, spec, entry, now, up, threaded, is_slot)
-            case protocol.FinishJob(job_id, attempt, end, reason, after_ms, jitter):
-                return self.finish(job_id, attempt, end, now, reason, after_ms, jitter)
+            case protocol.RestoreJobs(jobs):
+                return self.restore(jobs, now=now)
+            case protocol.ReleaseJobs(job_ids, threaded):
+                return self.release(job_ids, threaded, now=now)
+            case protocol.LeaveJob(job_id):
+                return self.leave(job_id, now=now)
+            case protocol.FinishJob(job_id, attempt, end, reason, after_ms, jitter, hold):
+                return self.finish(job_id, attempt, end, now, reason, after_ms, jitter, hold)
             case protocol.StopJob(job_id, stop, reason, actor):
                 return self.stop(job_id, stop, reason, actor, now=now)
             case protocol.StopWaiting(lane, reason, prefix):
