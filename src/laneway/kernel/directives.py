@@ -191,6 +191,7 @@ _ALLOWED: Final = {
     "cap": f"cap is a whole number from 1 to {CAP_MAX:,}, such as cap:25",
     "drop": f"drop is one of {', '.join(Drop)}",
 }
+_SHOWN_MAX: Final = 40
 _WRONG_MAX: Final = 10
 _LOOKED_AT_MAX: Final = 50
 _USAGE: Final = (
@@ -236,7 +237,7 @@ def required_right(directive: Directive) -> str | None:
 
 def _shown(part: str) -> str:
     """What somebody typed, short and on one line, for a reply."""
-    return clip(summary_line(part), 40)
+    return clip(summary_line(part), _SHOWN_MAX)
 
 
 def _invalid(*wrong: str) -> Invalid:
@@ -335,6 +336,9 @@ class _Options:
     def read(self, rest: str) -> Directive:
         """Options up to the first word that is none; that word begins the prompt."""
         for number, found in enumerate(_WORD.finditer(rest)):
+            if number >= _LOOKED_AT_MAX:
+                self.wrong.append(f"more than {_LOOKED_AT_MAX} words were not even looked at")
+                break
             if self._take(found.group()):
                 continue
             prompt = rest[found.start() :]
@@ -373,7 +377,7 @@ class _Options:
 
     def _take_misspelt(self, word: str, typed: str, value: str) -> bool:
         # `debouce:2s` is a typo and no prompt; `http://…` and `note:` are not ours.
-        near = get_close_matches(typed, ("debounce", "drop", "mode"), n=1, cutoff=0.8)
+        near = get_close_matches(typed[:_SHOWN_MAX], ("debounce", "drop", "mode"), n=1, cutoff=0.8)
         if not near or not value or value.startswith("//"):
             return False
         self.wrong.append(f"'{_shown(word)}': there is no such option (did you mean {near[0]})")
@@ -385,7 +389,7 @@ class _Options:
         self.values.setdefault(name, value)
 
     def _unknown(self, word: str) -> None:
-        near = get_close_matches(word.casefold()[:40], [*Mode, *_ALONE, "cancel"], n=1)
+        near = get_close_matches(word[:_SHOWN_MAX].casefold(), [*Mode, *_ALONE, "cancel"], n=1)
         guess = f" (did you mean {near[0]})" if near else ""
         self.wrong.append(f"'{_shown(word)}' is no mode and no option{guess}: modes are {_MODES}; usage is {_USAGE}")
 

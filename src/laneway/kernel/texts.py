@@ -81,13 +81,17 @@ _ELLIPSIS: Final = "…"
 
 # ---- cutting ------------------------------------------------------------------------------------------------
 
-_WORD: Final = re.compile(r"\S+")
 # Control characters, lone surrogates, and what is invisible and either reorders a line or hides in it. The joiners and
 # variation selectors stay: they are parts of graphemes.
 _UNSEEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb]+"
 )
+
+
+# What readers take for one character. `\X` does not join the consonants of Indic conjuncts yet (rule GB9c of UAX #29).
+_LINKERS: Final = "\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d"
+_GRAPHEME: Final = rf"(?:\X(?<=[{_LINKERS}]\u200d?)(?=\p{{Lo}}))*+\X"
 
 
 def clip(text: str, most: int) -> str:
@@ -119,7 +123,7 @@ def _graphemes(text: str, most: int) -> Iterator[str]:
     import regex  # few messages are ever cut, so few processes need it
 
     window = text[:most]
-    for match in regex.finditer(r"\X", window):
+    for match in regex.finditer(_GRAPHEME, window):
         if len(window) < len(text) and match.end() == len(window) and match.start() > 0:
             return
         yield match.group()
@@ -127,16 +131,12 @@ def _graphemes(text: str, most: int) -> Iterator[str]:
 
 def summary_line(text: str) -> str:
     """A message on one line: white space folded, no control characters, at most 160 code points."""
-    words: list[str] = []
-    size = 0
-    for match in _WORD.finditer(text):
-        word = _UNSEEN.sub("", match.group())
-        if word:
-            words.append(word[:_SCAN_MAX])
-            size += len(words[-1]) + 1
-        if size > SUMMARY_MAX + _SCAN_MAX:
-            break
-    return clip(" ".join(words), SUMMARY_MAX)
+    window = 2 * _SCAN_MAX
+    while True:
+        seen = " ".join(_UNSEEN.sub("", " ".join(text[:window].split())).split())
+        if window >= len(text) or len(seen) > SUMMARY_MAX + _SCAN_MAX:
+            return clip(seen, SUMMARY_MAX)
+        window *= 8  # so far it was mostly white space
 
 
 def _excerpt(text: str, most: int = EXCERPT_MAX) -> str:
