@@ -1,0 +1,230 @@
+-- Every statement of the SQLite store. `-- name:` begins one, and the line after it says what it is for.
+
+-- name: get_meta
+-- A number of the store itself.
+SELECT value FROM meta WHERE name = :name;
+
+-- name: set_meta
+-- Change a number of the store itself.
+UPDATE meta SET value = :value WHERE name = :name;
+
+-- name: put_message
+-- A message as it is now; the values are the fields of MessageRow.
+INSERT INTO messages (
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+    tenant = excluded.tenant, workspace = excluded.workspace, session = excluded.session, seq = excluded.seq,
+    place = excluded.place, live = excluded.live, state = excluded.state, outcome = excluded.outcome,
+    turn_id = excluded.turn_id, reason = excluded.reason, platform_id = excluded.platform_id, route = excluded.route,
+    arrived_ms = excluded.arrived_ms, ended_ms = excluded.ended_ms, body = excluded.body;
+
+-- name: put_state
+-- A state row as it is now; the values are the fields of StateRow.
+INSERT INTO states (kind, id, tenant, workspace, session, seq, live, state, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, id) DO UPDATE SET
+    tenant = excluded.tenant, workspace = excluded.workspace, session = excluded.session, seq = excluded.seq,
+    live = excluded.live, state = excluded.state, body = excluded.body;
+
+-- name: put_event
+-- An event, unless it is there already; only this conflict is passed over, a bad value is still an error.
+INSERT INTO events (tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, workspace, session, seq) DO NOTHING;
+
+-- name: put_entry
+-- A line of a transcript; the values are the fields of EntryRow.
+INSERT INTO entries (
+    tenant, workspace, session, seq, at_ms, conversation, role, message_id, turn_id, text, body
+)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, workspace, session, seq) DO UPDATE SET
+    at_ms = excluded.at_ms, conversation = excluded.conversation, role = excluded.role,
+    message_id = excluded.message_id, turn_id = excluded.turn_id, text = excluded.text, body = excluded.body;
+
+-- name: forget_state
+-- A state row is no longer needed; the values are the fields of StateKey.
+DELETE FROM states WHERE kind = ? AND id = ?;
+
+-- name: find_message
+-- The newest message of a session with a platform id on a route since then.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages
+WHERE
+    platform_id = :platform_id AND platform_id IS NOT NULL AND tenant = :tenant AND workspace = :workspace
+    AND session = :session AND route = :route AND arrived_ms >= :since_ms
+ORDER BY seq DESC
+LIMIT 1;
+
+-- name: live_messages_of_workspace
+-- What a restart loads.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_live
+WHERE workspace = :workspace AND live = 1
+ORDER BY place, seq;
+
+-- name: live_states_of_workspace
+-- What a restart loads.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states INDEXED BY states_live
+WHERE workspace = :workspace AND live = 1
+ORDER BY seq;
+
+-- name: live_messages_of_session
+-- What a session that is woken loads.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_of_session
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1
+ORDER BY place, seq;
+
+-- name: live_states_of_session
+-- What a session that is woken loads.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states INDEXED BY states_of_session
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1
+ORDER BY seq;
+
+-- name: message_by_id
+-- One message.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages
+WHERE id = :id;
+
+-- name: messages_of_session
+-- Two walks along one index, merged: the index has `live` before `seq`.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_of_session
+WHERE
+    tenant = :tenant AND workspace = :workspace AND session = :session AND live = 0 AND seq > :after_seq
+    AND (:state = '' OR state = :state)
+UNION ALL
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_of_session
+WHERE
+    tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1 AND seq > :after_seq
+    AND (:state = '' OR state = :state)
+ORDER BY seq
+LIMIT :limit;
+
+-- name: messages_of_workspace
+-- Messages of all sessions.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_of_workspace
+WHERE tenant = :tenant AND workspace = :workspace AND seq > :after_seq AND (:state = '' OR state = :state)
+ORDER BY seq
+LIMIT :limit;
+
+-- name: state_by_key
+-- One state row.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states
+WHERE kind = :kind AND id = :id;
+
+-- name: states_of_session
+-- Two walks along one index, merged: the index has `live` before `kind` and `seq`.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states INDEXED BY states_of_session
+WHERE
+    tenant = :tenant AND workspace = :workspace AND session = :session AND live = 0 AND kind = :kind
+    AND seq > :after_seq
+UNION ALL
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states INDEXED BY states_of_session
+WHERE
+    tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1 AND kind = :kind
+    AND seq > :after_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: states_of_workspace
+-- State rows of all sessions.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states INDEXED BY states_of_workspace
+WHERE tenant = :tenant AND workspace = :workspace AND kind = :kind AND seq > :after_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: events_of_session
+-- Everything that has happened in a session.
+SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
+FROM events
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq > :after_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: events_of_message
+-- What has happened to a message (in a turn, if one is given).
+SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
+FROM events INDEXED BY events_of_message
+WHERE
+    message_id = :message_id AND message_id != '' AND tenant = :tenant AND workspace = :workspace
+    AND session = :session AND seq > :after_seq AND (:turn_id = '' OR turn_id = :turn_id)
+ORDER BY seq
+LIMIT :limit;
+
+-- name: events_of_turn
+-- What has happened in a turn.
+SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
+FROM events INDEXED BY events_of_turn
+WHERE
+    turn_id = :turn_id AND turn_id != '' AND tenant = :tenant AND workspace = :workspace
+    AND session = :session AND seq > :after_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: entries_oldest
+-- A transcript from its beginning.
+SELECT tenant, workspace, session, seq, at_ms, conversation, role, message_id, turn_id, text, body
+FROM entries
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq > :after_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: entries_newest
+-- The end of a transcript; the caller turns it round.
+SELECT tenant, workspace, session, seq, at_ms, conversation, role, message_id, turn_id, text, body
+FROM entries
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq > :after_seq
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: sessions
+-- From one session key to the next by seeking: a session with a million messages costs one step.
+WITH RECURSIVE keys (session) AS (
+    SELECT min(session) FROM messages WHERE tenant = :tenant AND workspace = :workspace AND session > :after
+    UNION ALL
+    SELECT (
+        SELECT min(later.session) FROM messages AS later
+        WHERE later.tenant = :tenant AND later.workspace = :workspace AND later.session > keys.session
+    )
+    FROM keys
+    WHERE keys.session IS NOT NULL
+)
+SELECT session FROM keys WHERE session IS NOT NULL LIMIT :limit;
+
+-- name: counts
+-- How many rows there are, and how many of them are live.
+SELECT 'messages' AS name, count(*) AS total, (SELECT count(*) FROM messages WHERE live = 1) AS live FROM messages
+UNION ALL
+SELECT 'states', count(*), (SELECT count(*) FROM states WHERE live = 1) FROM states
+UNION ALL
+SELECT 'events', count(*), 0 FROM events
+UNION ALL
+SELECT 'entries', count(*), 0 FROM entries;

@@ -1,0 +1,233 @@
+"""A store in an SQLite file: one owner process, one writer thread, readers that never wait for it.
+
+Whoever commits puts batches into the writer's queue. The writer takes everything that waits and makes it one
+transaction (`synchronous = FULL`, write-ahead log), so a hundred callers share one wait for the disk. `find` runs on
+the writer too and so sees every commit that was asked for before it. Loads and history run on threads of their own,
+with connections of their own.
+
+Two things keep a store whole when two processes want it. A lock on `<path>.lock` lets one in and is freed by its
+death. The epoch fences: opening counts it up, every transaction checks it, and a batch with another epoch is refused.
+
+Within a process all stores of one file are one: the first `open` opens the file, the last `close` closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from laneway.errors import StoreUnavailableError, UnknownStoreError
+from laneway.records import check_whole
+from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
+from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, refused
+from laneway.stores.sqlite_threads import Reader
+from laneway.stores.sqlite_writer import FILES, OpenFile
+from laneway.stores.statements import statement
+
+__all__ = ("BUSY_MS", "SqliteHistory", "SqliteStore")
+
+BUSY_MS: Final = 5000
+BUSY_MAX_MS: Final = 600_000
+
+R = TypeVar("R", MessageRow, StateRow, EventRow, EntryRow)
+
+
+class SqliteStore:
+    """Keeps rows in the file at `path`, which is made if it is not there; its folder must be.
+
+    `busy_ms` is how long to wait when another program (a shell, a backup) holds a lock on the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_ms: int = BUSY_MS) -> None:
+        check_whole(busy_ms, setting="busy_ms", least=0, most=BUSY_MAX_MS)
+        self._path = _real(path)
+        self._busy_ms = busy_ms
+        self._file: OpenFile | None = None
+        self._opens = 0
+        self._epoch = 0
+        self._history = SqliteHistory(self)
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({self._path!r}, epoch={self._epoch}, users={self._opens})"
+
+    @property
+    def path(self) -> str:
+        """The file, without links and dots."""
+        return self._path
+
+    @property
+    def epoch(self) -> int:
+        """The fencing number of this owner; 0 before it was opened."""
+        return self._epoch
+
+    @property
+    def history(self) -> SqliteHistory:
+        """The read side."""
+        return self._history
+
+    def next_seq(self) -> int:
+        """A sequence number higher than every number in the store and every one given out before. Any thread."""
+        return self._open_file().sequencer.next()
+
+    async def open(self) -> None:
+        """Become the owner, or share what another user in this process has opened."""
+        file = FILES.join(self._path, busy_ms=self._busy_ms)
+        try:
+            await file.opened.wait()
+        except BaseException:
+            FILES.leave(file)
+            raise
+        with FILES.lock:
+            self._opens += 1
+            self._file, self._epoch = file, file.epoch
+
+    async def load_workspace(self, workspace: str) -> Loaded:
+        """All live rows of a workspace."""
+        return await self._load("workspace", {"workspace": workspace})
+
+    async def load_session(self, owner: Owner) -> Loaded:
+        """All live rows of one session."""
+        return await self._load("session", owner._asdict())
+
+    async def find(self, lookups: Sequence[Lookup]) -> list[MessageRow | None]:
+        """For each, the newest message that fits; sees every commit that was asked for before."""
+        file = self._open_file()
+        return await file.find(lookups) if lookups else []
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        """Make batches durable, in order; a result for each. One bad batch never fails another."""
+        file = self._open_file()
+        return await file.commit(batches) if batches else []
+
+    async def close(self) -> None:
+        """Let go of it; what was asked before is done first. The last user to close really closes the file."""
+        with FILES.lock:
+            file = self._file
+            if file is None:
+                return
+            self._opens -= 1
+            if not self._opens:
+                self._file = None
+        if FILES.leave(file):
+            await file.closed.wait()
+
+    async def backup(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> int:
+        """Copy the store as it is at one moment while work goes on; the size of the copy in bytes."""
+        return await asyncio.to_thread(
+            backup_file, self._path, os.fspath(target), busy_ms=self._busy_ms, overwrite=overwrite
+        )
+
+    async def check(self) -> StoreCheck:
+        """Read the whole file and say how it is, while work goes on."""
+        return await asyncio.to_thread(check_file, self._path, busy_ms=self._busy_ms)
+
+    def _open_file(self) -> OpenFile:
+        file = self._file
+        if file is None:
+            raise StoreUnavailableError(f"the store {self._path} is not open", hint="open() it first", path=self._path)
+        return file
+
+    async def _load(self, scope: str, facts: dict[str, Any]) -> Loaded:
+        def work(connection: sqlite3.Connection) -> Loaded:
+            connection.execute("BEGIN")  # both tables as they are at one moment
+            try:
+                messages = _select(connection, MessageRow, f"live_messages_of_{scope}", facts)
+                return Loaded(messages, _select(connection, StateRow, f"live_states_of_{scope}", facts))
+            finally:
+                connection.execute("ROLLBACK")
+
+        file = self._open_file()
+        return await _ask(file.loads, file.path, work)
+
+
+class SqliteHistory:
+    """The read side of an SQLite store: it has a thread of its own and never holds up a write."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def message(self, message_id: str) -> MessageRow | None:
+        """One message, waiting or ended."""
+        rows = await self._rows(MessageRow, "message_by_id", {"id": message_id})
+        return rows[0] if rows else None
+
+    async def messages(
+        self, owner: Owner, *, state: str = "", after_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
+        name = "messages_of_session" if owner.session else "messages_of_workspace"
+        return await self._rows(MessageRow, name, _facts(owner, after_seq, limit, state=state))
+
+    async def state(self, kind: str, row_id: str) -> StateRow | None:
+        """One state row."""
+        rows = await self._rows(StateRow, "state_by_key", {"kind": kind, "id": row_id})
+        return rows[0] if rows else None
+
+    async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
+        """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
+        name = "states_of_session" if owner.session else "states_of_workspace"
+        return await self._rows(StateRow, name, _facts(owner, after_seq, limit, kind=kind))
+
+    async def events(
+        self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
+    ) -> list[EventRow]:
+        """Events of a session, or of one message or turn of it, oldest first."""
+        name = "events_of_message" if message_id else "events_of_turn" if turn_id else "events_of_session"
+        facts = _facts(owner, after_seq, limit, message_id=message_id, turn_id=turn_id)
+        return await self._rows(EventRow, name, facts)
+
+    async def entries(
+        self, owner: Owner, *, after_seq: int = 0, limit: int = 200, newest: bool = False
+    ) -> list[EntryRow]:
+        """The transcript of a session, oldest first; `newest` takes the last `limit` ones instead of the first."""
+        name = "entries_newest" if newest else "entries_oldest"
+        rows = await self._rows(EntryRow, name, _facts(owner, after_seq, limit))
+        return rows[::-1] if newest else rows
+
+    async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
+        """Session keys that have messages, in alphabetical order after `after`."""
+        facts = {"tenant": tenant, "workspace": workspace, "after": after, "limit": max(limit, 0)}
+
+        def work(connection: sqlite3.Connection) -> list[str]:
+            return [row[0] for row in connection.execute(statement("sessions"), facts)]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
+
+    async def _rows(self, kind: type[R], name: str, facts: dict[str, Any]) -> list[R]:
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, lambda connection: _select(connection, kind, name, facts))
+
+
+T = TypeVar("T")
+
+
+async def _ask(reader: Reader[sqlite3.Connection], path: str, work: Callable[[sqlite3.Connection], T]) -> T:
+    def translated(connection: sqlite3.Connection) -> T:
+        try:
+            return work(connection)
+        except sqlite3.Error as error:
+            raise refused(error, path, "be read") from error
+
+    answer: T = await reader.ask(translated)
+    return answer
+
+
+def _select(connection: sqlite3.Connection, kind: type[R], name: str, facts: dict[str, Any]) -> list[R]:
+    return list(map(kind._make, connection.execute(statement(name), facts)))
+
+
+def _facts(owner: Owner, after_seq: int, limit: int, **others: str) -> dict[str, Any]:
+    return {**owner._asdict(), "after_seq": after_seq, "limit": max(limit, 0), **others}
+
+
+def _real(path: str | os.PathLike[str]) -> str:
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name.strip() or name.startswith(":") or "\0" in name:
+        raise UnknownStoreError(
+            f"{path!r} is no path of a store", hint="name a file; MemoryStore() keeps rows in memory", address=path
+        )
+    return os.path.realpath(name)
