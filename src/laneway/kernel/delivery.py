@@ -135,7 +135,9 @@ class Delivery:
             item.turn_id = turn.id
             item.change(Change.BEGIN, f"turn {turn.id} began over it")
             self._write_entry(turn, item, wall)
-            self._message_event(MessageStarted, item, wall, number=number, wait_ms=max(0, now - item.arrived_at))
+            wait_ms = max(0, now - item.arrived_at)
+            turn.wait_ms = max(turn.wait_ms, wait_ms)
+            self._message_event(MessageStarted, item, wall, number=number, wait_ms=wait_ms)
             self._out.append(Touch(box.owner, item))
         box.failures = 0
 
@@ -569,6 +571,10 @@ class Delivery:
             self._out.append(Tell(owner, event))
         message_id, turn_id = facts.pop("message_id", ""), facts.pop("turn_id", "")
         self._out.append(Add(owner, EventRow(*owner, seq, wall, kind.type, message_id, turn_id, encode(facts))))
+
+    def note(self, kind: type[SessionEvent], owner: Owner, wall: int, **facts: Any) -> None:
+        """Keep an event that the engine made."""
+        self._event(kind, owner, wall, **facts)
 
     def _tell(self, kind: type[SessionEvent], owner: Owner, wall: int, **facts: Any) -> None:
         """Something worth telling, not worth keeping."""

@@ -399,6 +399,17 @@ class Mailroom(Reception):
                 self._consider(self.boxes[owner], now)
         return [turn for turn in turns.values() if turn.live]
 
+    def open_box(self, owner: Owner, *, requested: bool, not_before: int) -> Mailbox:
+        """The mailbox of a session that is being loaded again; nothing begins in it before its time."""
+        box = self._box(owner)
+        box.requested, box.not_before = requested, not_before
+        return box
+
+    def reconsider(self, owner: Owner, *, now: int) -> None:
+        """Ask for a slot if a turn may begin now."""
+        if owner in self.boxes:
+            self._consider(self.boxes[owner], now)
+
     def _box(self, owner: Owner) -> Mailbox:
         box = self.boxes.get(owner)
         if box is None:

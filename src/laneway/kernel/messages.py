@@ -326,6 +326,7 @@ class TurnEntry:
         "stopped",
         "summarized",
         "tokens",
+        "wait_ms",
     )
 
     def __init__(self, turn_id: str, owner: Owner, *, seq: int, began_ms: int, began_at: int) -> None:
@@ -356,6 +357,7 @@ class TurnEntry:
         self.boundaries = 0
         self.depth = 0  # how many request_followup lie behind it
         self.tokens = 0
+        self.wait_ms = 0  # how long its oldest message waited
 
     @property
     def row_key(self) -> Hashable:

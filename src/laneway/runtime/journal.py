@@ -62,6 +62,7 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._groups: dict[Owner, _Group] = {}
         self._flying: asyncio.Task[None] | None = None
+        self._sent: dict[Owner, _Group] = {}  # what is on its way
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
 
@@ -92,6 +93,7 @@ class Journal:
     def committed(self, owner: Owner) -> asyncio.Future[None]:
         """A future for the same moment."""
         future: asyncio.Future[None] = self._loop.create_future()
+        future.add_done_callback(_look_at)
 
         def done(error: Exception | None) -> None:
             if future.done():
@@ -109,6 +111,10 @@ class Journal:
         group = self._groups.pop(owner, None)
         if group is not None:
             _tell(group, error)
+
+    def has(self, owner: Owner) -> bool:
+        """Whether something of this owner is not on disk yet."""
+        return owner in self._groups or owner in self._sent
 
     @property
     def is_idle(self) -> bool:
@@ -140,37 +146,40 @@ class Journal:
             return
         groups, self._groups = self._groups, {}
         batches: list[Batch] = []
-        sent: list[tuple[Owner, _Group]] = []
         failed: list[tuple[Owner, _Group, Exception]] = []
         epoch = self.store.epoch
         for owner, group in groups.items():
             try:
                 batches.append(group.to_batch(owner, epoch))
-                sent.append((owner, group))
+                self._sent[owner] = group
             except Exception as error:  # noqa: BLE001 - one row that cannot be written fails only its owner
                 _log.exception("a row of %s could not be encoded", owner)
                 failed.append((owner, group, error))
-        self._flying = self._loop.create_task(self._commit(batches, sent), name="laneway-commit")
+        self._flying = self._loop.create_task(self._commit(batches), name="laneway-commit")
         for owner, group, reason in failed:
             self._fail(owner, group, reason)
 
-    async def _commit(self, batches: list[Batch], sent: list[tuple[Owner, _Group]]) -> None:
+    async def _commit(self, batches: list[Batch]) -> None:
         results: list[BatchResult]
+        work = [batch for batch in batches if batch.rows or batch.forget]
         try:
-            results = await self.store.commit(batches)
+            results = await self.store.commit(work) if work else []
         except LanewayError as error:
-            results = [BatchResult(error)] * len(batches)
+            results = [BatchResult(error)] * len(work)
         except Exception as error:  # noqa: BLE001 - a store that raises has not stored, as far as anybody knows
             _log.exception("the store failed in a way of its own")
             wrapped = StoreUnavailableError(f"the store failed: {type(error).__name__}: {error}")
-            results = [BatchResult(wrapped)] * len(batches)
+            results = [BatchResult(wrapped)] * len(work)
         finally:
             self._flying = None
-        for (owner, group), result in zip(sent, results, strict=True):
-            if result.error is None:
+            sent, self._sent = self._sent, {}
+        errors = {batch.owner: result.error for batch, result in zip(work, results, strict=True)}
+        for owner, group in sent.items():
+            failure = errors.get(owner)
+            if failure is None:
                 _tell(group, None)
             else:
-                self._fail(owner, group, result.error)
+                self._fail(owner, group, failure)
         if self._groups and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._loop.call_soon, self._flush)
@@ -194,3 +203,9 @@ def _tell(group: _Group, error: Exception | None) -> None:
             callback(error)
         except Exception:  # noqa: BLE001 - what one caller brought along must not cost others their answer
             _log.exception("a callback after a commit raised")
+
+
+def _look_at(future: asyncio.Future[None]) -> None:
+    """Whoever asked may have gone away; an error that nobody collects is not worth a line in the log."""
+    if not future.cancelled():
+        future.exception()

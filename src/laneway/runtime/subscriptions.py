@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
-from laneway.events import Event, EventsMissed, JobEvent, LaneEvent
+from laneway.events import Event, EventsMissed, JobEvent, LaneEvent, SessionEvent
 
 __all__ = ("Subscription",)
 
@@ -34,11 +34,14 @@ class Subscription(AsyncIterator[Event]):
         self.missed = 0
 
     def wants(self, event: Event) -> bool:
-        """Whether an event is for this stream: by its type, its lane or its job; a scope sees its own lanes only."""
+        """Whether an event is for this stream: by its type, or by what it is about; a scope sees its own lanes only."""
         if self._prefix and not (isinstance(event, JobEvent | LaneEvent) and event.lane.startswith(self._prefix)):
             return False
         if not self._keys or event.type in self._keys:
             return True
+        if isinstance(event, SessionEvent):
+            ids = (getattr(event, name, None) for name in ("session_key", "message_id", "turn_id"))
+            return any(one in self._keys for one in ids)
         if isinstance(event, JobEvent):
             return event.job_id in self._keys or event.lane in self._keys
         return isinstance(event, LaneEvent) and event.lane in self._keys

@@ -1,0 +1,737 @@
+"""Inbox: any async function becomes an agent with a durable queue for each session.
+
+```python
+async with Inbox(answer, store="sqlite:///inbox.db") as inbox:
+    receipt = await inbox.submit("telegram:123456", "hello", sender="ada")
+    final = await inbox.wait(receipt.message_id)
+```
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from laneway.errors import ConfigError, InvalidMessageError, MessageStateError, UnknownMessageError, UsageError
+from laneway.kernel import directives, stories
+from laneway.kernel.mailbox import Mailbox
+from laneway.kernel.mailroom import Mailroom, Stopped
+from laneway.kernel.messages import Item, decode_message
+from laneway.kernel.settings import resolve
+from laneway.lanes import GATEWAY_LANES, Lanes, LaneScope
+from laneway.mail import (
+    Approval,
+    ApprovalState,
+    Drop,
+    Final,
+    HistoryEntry,
+    Message,
+    MessageKind,
+    MessageState,
+    Mode,
+    OnCrash,
+    PendingMessage,
+    QueueOptions,
+    QueueSettings,
+    Receipt,
+    Route,
+    Schedule,
+    Sender,
+    SessionView,
+    Story,
+)
+from laneway.ports import Store
+from laneway.records import DURATION_MAX_MS, LaneConfig, Priority, check_concurrency, check_whole
+from laneway.rows import Owner
+from laneway.runtime.clockwork import Clockwork
+from laneway.runtime.commands import Commands
+from laneway.runtime.mail_engine import Handler, MailEngine
+from laneway.runtime.subscriptions import Subscription
+from laneway.stores import open_store
+from laneway.system import HostEnv
+
+__all__ = ("Inbox",)
+
+DAY_MS = 86_400_000
+KEY_MAX = 400
+FIELD_MAX = 512
+ATTACHMENTS_MAX = 16 * 1024 * 1024
+WAITERS_WIDTH = 1_000_000  # waiting for an approval costs no slot of anybody
+
+ModeChoice = Mode | str | Callable[[SessionView], Mode | str]
+
+
+class Inbox:
+    """Puts an agent behind a durable queue for each session, with modes for what arrives while it is busy.
+
+    `handler` is an async function that takes a `Turn` and returns its answer (text, or None for none). Open it with
+    `async with`. Leaving gives running turns `close_timeout_ms`; what has not begun stays in the store.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        store: str | Store | None = None,
+        mode: ModeChoice = "collect",
+        debounce_ms: int = 1000,
+        max_wait_ms: int | None = None,
+        debounce_idle: bool = False,
+        cap: int = 20,
+        drop: Drop | str = "summarize",
+        interrupt_grace_ms: int = 15_000,
+        dedupe_ms: int = DAY_MS,
+        expires_ms: int | None = None,
+        on_crash: OnCrash | Literal["report", "rerun"] = "report",
+        commands: bool = False,
+        by_channel: Mapping[str, QueueOptions | Mode | str] | None = None,
+        concurrency: int = 4,
+        lanes: Lanes | None = None,
+        workspace: str = "default",
+        workspace_options: QueueOptions | None = None,
+        text_max: int = 1_000_000,
+        host: HostEnv | None = None,
+        close_timeout_ms: int = 10_000,
+    ) -> None:
+        if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)):
+            raise UsageError(
+                f"the handler must be an async function, not {handler!r}", hint="async def answer(turn): …"
+            )
+        durations = {
+            "interrupt_grace_ms": interrupt_grace_ms,
+            "dedupe_ms": dedupe_ms,
+            "close_timeout_ms": close_timeout_ms,
+        }
+        for setting, value in durations.items():
+            check_whole(value, setting=setting, least=0, most=DURATION_MAX_MS)
+        if expires_ms is not None:
+            check_whole(expires_ms, setting="expires_ms", least=1, most=DURATION_MAX_MS)
+        if max_wait_ms is not None:
+            check_whole(max_wait_ms, setting="max_wait_ms", least=0, most=DURATION_MAX_MS)
+        check_whole(text_max, setting="text_max", least=1, most=100_000_000)
+        check_concurrency(concurrency)
+        for setting, flag in (("commands", commands), ("debounce_idle", debounce_idle)):
+            if not isinstance(flag, bool):
+                raise ConfigError(f"{setting} must be True or False, not {flag!r}", setting=setting, value=flag)
+        if lanes is not None and not isinstance(lanes, Lanes):
+            raise ConfigError(f"lanes must be a Lanes, not {lanes!r}", setting="lanes", value=lanes)
+        self._choose = mode if callable(mode) else None
+        self._global = _global_options(None if callable(mode) else mode, debounce_ms, cap, drop)
+        self._workspace_options = workspace_options or QueueOptions()
+        self._by_channel = {channel: _channel_options(value) for channel, value in (by_channel or {}).items()}
+        self._max_wait_ms = max_wait_ms
+        self._expires_ms = expires_ms
+        self._dedupe_ms = dedupe_ms
+        self._parses_commands = commands
+        self._text_max = text_max
+        self._close_timeout_ms = close_timeout_ms
+        self._settings: dict[tuple[Any, ...], QueueSettings] = {}
+        self._host = host or HostEnv()
+        self._owns_lanes = lanes is None
+        self._concurrency = concurrency
+        self._lanes: Lanes = lanes or Lanes(_own_lanes(concurrency), host=self._host, unknown="create")
+        store_value = open_store(store)
+        kernel = Mailroom(
+            next_seq=store_value.next_seq,
+            grace_ms=interrupt_grace_ms,
+            debounce_idle=debounce_idle,
+            on_crash=_on_crash(on_crash),
+        )
+        _check_key(workspace, "workspace")
+        self._engine = MailEngine(
+            kernel,
+            store=store_value,
+            clock=self._host.clock,
+            ids=self._host.ids,
+            workspace=workspace,
+            lanes=self._lanes,
+            handler=handler,
+        )
+        self._commands = Commands(self._engine, self._settings_of)
+        self._clockwork = Clockwork(self._engine)
+
+    # ---- opening and closing ----
+
+    async def __aenter__(self) -> Self:
+        if self._owns_lanes:
+            await self._lanes.__aenter__()
+        else:
+            self._engine.lanes = self._lanes_of_workspace()
+        try:
+            schedules = await self._engine.open()
+        except BaseException:
+            if self._owns_lanes:
+                await self._lanes.close()
+            raise
+        self._clockwork.load(schedules)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give running turns their time, then end them; what has not begun stays in the store."""
+        self._clockwork.close()
+        try:
+            await self._engine.close(self._close_timeout_ms)
+        finally:
+            if self._owns_lanes:
+                await self._lanes.close()
+
+    def _lanes_of_workspace(self) -> LaneScope:
+        """The lanes somebody gave us, or this workspace's own among them; what they lack is made."""
+        scope = self._lanes
+        registry = self._lanes.engine.kernel.registry
+        for name, config in _own_lanes(self._concurrency).items():
+            if name not in registry.configs:
+                registry.configure(name, config, now=self._engine.now())
+        return scope if self._engine.workspace == "default" else scope.scope(self._engine.workspace)
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lanes its turns run in: `main`, `subagent`, `cron`."""
+        return self._lanes
+
+    # ---- messages ----
+
+    async def submit(
+        self,
+        session_key: str,
+        text: str,
+        *,
+        channel: str = "",
+        account: str = "",
+        thread: str | int = "",
+        chat_type: str = "",
+        sender: Sender | str | Mapping[str, Any] | None = None,
+        message_id: str | int | None = None,
+        mode: Mode | str | None = None,
+        kind: MessageKind | Literal["user", "system", "heartbeat"] = "user",
+        priority: Priority = Priority.USER,
+        tenant: str = "default",
+        attachments: Iterable[Any] = (),
+        expires_ms: int | None = None,
+    ) -> Receipt:
+        """Take a message. Returns when it is durable; the receipt says where it is and why it waits, if it does.
+
+        `message_id` is the platform's id: the same one on the same route again is answered with the first receipt.
+        """
+        self._engine.check_open()
+        if expires_ms is not None:
+            check_whole(expires_ms, setting="expires_ms", least=1, most=DURATION_MAX_MS)
+        wall = self._engine.wall()
+        kind = _kind(kind)
+        route = Route(
+            channel=_field(channel, "channel"),
+            account=_field(account, "account"),
+            thread=_field(thread, "thread"),
+            chat_type=_field(chat_type, "chat_type"),
+        )
+        if not isinstance(priority, Priority):
+            raise InvalidMessageError(f"priority must be a Priority, not {priority!r}")
+        message = Message(
+            id=self._engine.ids.new_id("msg"),
+            session_key=_check_key(session_key, "session key"),
+            text="",
+            sender=Sender.parse(sender),
+            route=route,
+            message_id=None if message_id is None else _field(message_id, "message_id", empty=False),
+            kind=kind,
+            priority=priority,
+            tenant=_check_key(tenant, "tenant"),
+            attachments=_attachments(attachments),
+            arrived_ms=wall,
+        )
+        message = replace(message, text=self._text(text, has_more=bool(message.attachments)))
+        inline = QueueOptions(mode=Mode.parse(mode)) if mode is not None else QueueOptions()
+        if self._parses_commands and kind is MessageKind.USER:
+            directive = directives.parse(message.text)
+            if isinstance(directive, directives.Inline):
+                inline = _merged(inline, directive.options)
+                message = replace(message, text=directive.text)
+            elif isinstance(directive, directives.SendAs):
+                inline = replace(inline, mode=directive.mode)
+                message = replace(message, text=directive.text)
+            elif directive is not None:
+                return await self._command(message, directive, expires_ms)
+        return await self._take(message, inline, expires_ms)
+
+    async def _take(self, message: Message, inline: QueueOptions, expires_ms: int | None) -> Receipt:
+        lasts = expires_ms if expires_ms is not None else self._expires_ms
+        arrival = self._engine.arrival(
+            message,
+            lambda taken: self._resolve(taken, inline),
+            lane="cron" if message.kind is MessageKind.HEARTBEAT else "main",
+            expires_ms=message.arrived_ms + lasts if lasts is not None else 0,
+            dedupe_ms=self._dedupe_ms,
+        )
+        return await self._engine.accept(arrival)
+
+    def _text(self, text: object, *, has_more: bool) -> str:
+        if not isinstance(text, str):
+            hint = "decode it first" if isinstance(text, bytes | bytearray) else ""
+            raise InvalidMessageError(f"a message is text, not {type(text).__name__}", hint=hint)
+        if not text.strip() and not has_more:
+            raise InvalidMessageError("a message must not be empty", hint="send some text, or an attachment")
+        if len(text) > self._text_max:
+            raise InvalidMessageError(
+                f"a message of {len(text):,} characters is too long", hint=f"at most {self._text_max:,} (text_max)"
+            )
+        return _storable(text, "a message")
+
+    def _resolve(self, message: Message, inline: QueueOptions) -> tuple[Message, QueueSettings]:
+        """The settings in force for a message at this moment."""
+        owner = self._engine.owner_of(message)
+        if message.kind is not MessageKind.USER:
+            return replace(message, mode=Mode.FOLLOWUP), self._level_settings(owner, "", QueueOptions())
+        if self._choose is not None and inline.mode is None:
+            chosen = self._ask_mode(owner, message)
+            if chosen is not None:
+                inline = replace(inline, mode=chosen)
+        settings = self._level_settings(owner, message.channel, inline)
+        return (message if message.mode is settings.mode else replace(message, mode=settings.mode)), settings
+
+    def _ask_mode(self, owner: Owner, message: Message) -> Mode | None:
+        box = self._engine.kernel.boxes.get(owner)
+        session = self._engine.kernel.sessions.get(owner)
+        if session is not None and session.options.mode is not None:
+            return None  # what a session was told goes before what we would guess
+        assert self._choose is not None
+        try:
+            chosen = self._choose(_view(owner, box, message, self._engine.now()))
+        except Exception as error:
+            raise InvalidMessageError(
+                f"the mode could not be chosen: {type(error).__name__}: {error}",
+                hint="the function given as mode raised",
+            ) from error
+        if inspect.isawaitable(chosen):
+            if inspect.iscoroutine(chosen):
+                chosen.close()
+            raise ConfigError("the function given as mode must not be async", setting="mode")
+        return Mode.parse(chosen)
+
+    def _level_settings(self, owner: Owner, channel: str, inline: QueueOptions) -> QueueSettings:
+        session = self._engine.kernel.sessions.get(owner)
+        own = session.options if session is not None else None
+        key = (channel if channel in self._by_channel else "", own, inline)
+        settings = self._settings.get(key)
+        if settings is None:
+            levels = [
+                ("inline", inline),
+                ("session", own or QueueOptions()),
+                ("channel", self._by_channel.get(channel, QueueOptions())),
+                ("workspace", self._workspace_options),
+                ("global", self._global),
+            ]
+            settings = resolve(levels, max_wait_ms=self._max_wait_ms)
+            if len(self._settings) > 1000:
+                self._settings.clear()
+            self._settings[key] = settings
+        return settings
+
+    def _settings_of(self, owner: Owner) -> QueueSettings:
+        return self._level_settings(owner, "", QueueOptions())
+
+    # ---- commands ----
+
+    async def command(
+        self,
+        session_key: str,
+        text: str,
+        *,
+        sender: Sender | str | Mapping[str, Any] | None = None,
+        tenant: str = "default",
+    ) -> str | None:
+        """Carry out a command (`/queue`, `/stop`, `/status` …) and return its reply; None if the text is none.
+
+        Without a sender the host itself speaks, and may do all.
+        """
+        self._engine.check_open()
+        owner = self._owner(session_key, tenant)
+        directive = directives.parse(self._text(text, has_more=False))
+        if directive is None:
+            return None
+        who = Sender.parse(sender)
+        if isinstance(directive, directives.Inline | directives.SendAs):
+            mode = directive.mode if isinstance(directive, directives.SendAs) else directive.options.mode
+            receipt = await self.submit(session_key, directive.text, sender=who, tenant=tenant, mode=mode)
+            return f"Message {receipt.message_id} is {receipt.disposition}."
+        reply = await self._commands.run(owner, directive, who)
+        if isinstance(directive, directives.New) and directive.text:
+            await self.submit(session_key, directive.text, sender=who, tenant=tenant)
+        return reply
+
+    async def _command(self, message: Message, directive: directives.Directive, expires_ms: int | None) -> Receipt:
+        """A message that is a command: carried out at once, kept as `command`, never queued."""
+        seen = await self._engine.seen(message, self._dedupe_ms)
+        if seen is not None:
+            return seen
+        owner = self._engine.owner_of(message)
+        reply = await self._commands.run(owner, directive, message.sender)
+        item = Item(owner, message, seq=self._engine.store.next_seq())
+        await self._engine.record_command(item, reply)
+        if isinstance(directive, directives.New) and directive.text:
+            following = replace(message, id=self._engine.ids.new_id("msg"), text=directive.text, message_id=None)
+            await self._take(following, QueueOptions(), expires_ms)
+        return Receipt(message_id=message.id, disposition=MessageState.COMMAND, reason="a command", reply=reply)
+
+    # ---- the queue as an object ----
+
+    def pending(self, session_key: str, *, tenant: str = "default") -> list[PendingMessage]:
+        """What waits in a session, in order, each with its place and why it waits."""
+        self._engine.check_open()
+        return self._engine.kernel.pending(self._owner(session_key, tenant), now=self._engine.now())
+
+    def peek_pending(self, session_key: str, *, tenant: str = "default") -> list[Message]:
+        """The messages that wait in a session, without taking them."""
+        self._engine.check_open()
+        return self._engine.peek_pending(self._owner(session_key, tenant))
+
+    async def consume_pending(self, session_key: str, *, tenant: str = "default") -> list[Message]:
+        """Take every waiting message that may go into the running turn; for middleware that has no `Turn` at hand."""
+        turn = self._engine.running_turn(self._owner(session_key, tenant))
+        return await turn.consume_pending() if turn is not None else []
+
+    async def edit(self, message_id: str, text: str, *, actor: str = "host") -> None:
+        """Change the text of a waiting message."""
+        item = self._item(message_id)
+        text = self._text(text, has_more=bool(item.message.attachments))
+        await self._engine.change(item.owner, self._engine.kernel.edit, message_id, text, actor=actor)
+
+    async def move(self, message_id: str, position: int, *, actor: str = "host") -> int:
+        """Give a waiting message another place (from 1); says which it got."""
+        check_whole(position, setting="position", least=1, most=1_000_000_000)
+        place: int = await self._change(message_id, self._engine.kernel.move, position, actor=actor)
+        return place
+
+    async def hold(self, message_id: str, *, actor: str = "host") -> None:
+        """Set a waiting message aside; others pass it."""
+        await self._change(message_id, self._engine.kernel.hold, actor=actor)
+
+    async def release(self, message_id: str, *, actor: str = "host") -> None:
+        """Let a held message wait in its place again."""
+        await self._change(message_id, self._engine.kernel.release, actor=actor)
+
+    async def withdraw(self, message_id: str, reason: str = "withdrawn", *, actor: str = "host") -> None:
+        """Take a waiting message back."""
+        await self._change(message_id, self._engine.kernel.withdraw, reason, actor=actor)
+
+    async def steer_now(self, message_id: str, *, actor: str = "host") -> bool:
+        """Aim a waiting message at the running turn. False: it may not go in, and keeps its place."""
+        why_not: str = await self._change(message_id, self._engine.kernel.steer_now, actor=actor)
+        return not why_not
+
+    async def _change(self, message_id: str, call: Callable[..., Any], *args: Any, actor: str) -> Any:
+        item = self._item(message_id)
+        return await self._engine.change(item.owner, call, message_id, *args, actor=actor)
+
+    def _item(self, message_id: str) -> Item:
+        self._engine.check_open()
+        return self._engine.item(message_id)
+
+    # ---- what became of it ----
+
+    async def status(self, message_id: str) -> Final:
+        """Where a message is, or what became of it."""
+        self._engine.check_open()
+        item = self._engine.kernel.items.get(message_id)
+        if item is None:
+            return await self._engine.final_of(message_id)
+        box = self._engine.kernel.boxes[item.owner]
+        kernel = self._engine.kernel
+        waiting = kernel.position(box, item)
+        return Final(
+            message_id=item.id,
+            disposition=item.state,
+            outcome=item.outcome,
+            turn_id=item.turn_id or None,
+            reason=kernel.why(box, item, self._engine.now()) if waiting is not None else item.reason,
+            session_key=item.owner.session,
+            position=waiting,
+        )
+
+    async def wait(self, message_id: str) -> Final:
+        """Wait until a message is final: its disposition, its outcome, and the answer of its turn."""
+        return await self._engine.wait(message_id)
+
+    async def retry(self, message_id: str) -> Receipt:
+        """Run a message again that did not succeed: a new message with the same content, at the end of its queue."""
+        self._engine.check_open()
+        if message_id in self._engine.kernel.items:
+            state = self._engine.kernel.items[message_id].state
+            raise MessageStateError(message_id=message_id, state=state, call="retry", hint="it has not ended yet")
+        row = await self._engine.store.history.message(message_id)
+        if row is None or row.workspace != self._engine.workspace:
+            raise UnknownMessageError(message_id=message_id)
+        if row.outcome == "succeeded" or row.state == MessageState.COMMAND:
+            raise MessageStateError(message_id=message_id, state=row.state, call="retry", hint="it succeeded")
+        message, _ = decode_message(row)
+        again = replace(
+            message, id=self._engine.ids.new_id("msg"), message_id=None, arrived_ms=self._engine.wall(), retry_of=row.id
+        )
+        return await self._take(again, QueueOptions(mode=again.mode), None)
+
+    async def history(
+        self, session_key: str, *, tenant: str = "default", limit: int = 200, conversation: int | None = None
+    ) -> list[HistoryEntry]:
+        """The newest lines of a session's transcript, in order, each text once.
+
+        `conversation` None means the current one; `/new` begins another.
+        """
+        self._engine.check_open()
+        check_whole(limit, setting="limit", least=1, most=1_000_000)
+        owner = self._owner(session_key, tenant)
+        wanted = self._engine.conversation(owner) if conversation is None else conversation
+        rows = await self._engine.store.history.entries(owner, limit=limit, newest=True)
+        entries = []
+        for row in rows:
+            body = json.loads(row.body)
+            if row.conversation == wanted and not body.get("forgotten"):
+                entries.append(
+                    HistoryEntry(
+                        seq=row.seq,
+                        at_ms=row.at_ms,
+                        role=row.role,
+                        text=row.text,
+                        conversation=row.conversation,
+                        message_id=row.message_id,
+                        turn_id=row.turn_id,
+                        sender=body.get("sender", ""),
+                    )
+                )
+        return entries
+
+    async def transcript(self, session_key: str, *, tenant: str = "default") -> str:
+        """The whole transcript of a session as JSON lines, all conversations included."""
+        self._engine.check_open()
+        owner = self._owner(session_key, tenant)
+        lines: list[str] = []
+        after = 0
+        while rows := await self._engine.store.history.entries(owner, after_seq=after, limit=1000):
+            after = rows[-1].seq
+            for row in rows:
+                facts = {name: getattr(row, name) for name in row._fields if name not in ("body", "workspace")}
+                lines.append(json.dumps({**facts, **json.loads(row.body)}, ensure_ascii=False))
+        return "".join(f"{line}\n" for line in lines)
+
+    async def explain(self, message_id: str) -> Story:
+        """The whole life of a message, from its arrival to its end; `str()` of it is for people."""
+        self._engine.check_open()
+        final = await self.status(message_id)
+        row = await self._engine.store.history.message(message_id)
+        if row is None:
+            raise UnknownMessageError(message_id=message_id)
+        message, _ = decode_message(row)
+        owner = Owner(row.tenant, row.workspace, row.session)
+        events = await self._engine.store.history.events(owner, message_id=message_id)
+        for turn_id in dict.fromkeys(event.turn_id for event in list(events) if event.turn_id):
+            events += await self._engine.store.history.events(owner, turn_id=turn_id)
+        unique = {
+            event.seq: event
+            for event in events
+            if event.message_id in ("", message_id) or event.type.startswith("turn.")
+        }
+        steps = tuple(stories.step_of(unique[seq]) for seq in sorted(unique))
+        return Story(message=message, final=final, steps=steps, text=stories.tell(message, final, steps))
+
+    # ---- sessions ----
+
+    async def stop(self, session_key: str, *, tenant: str = "default", actor: str = "host") -> Stopped:
+        """End everything in a session: what waits, the running turn, its sub-agents; says how many of each."""
+        owner = self._owner(session_key, tenant)
+        stopped: Stopped = await self._engine.change(owner, self._engine.kernel.stop, owner, "stopped", actor=actor)
+        return stopped
+
+    def approvals(self, session_key: str | None = None, *, tenant: str = "default") -> list[Approval]:
+        """What waits for somebody's approval, in one session or in all."""
+        self._engine.check_open()
+        owner = None if session_key is None else self._owner(session_key, tenant)
+        boxes = self._engine.kernel.boxes
+        found = [box for one, box in boxes.items() if owner is None or one == owner]
+        return [entry.approval for box in found for entry in box.approvals.values()]
+
+    async def approve(self, approval_id: str, *, by: str = "host") -> bool:
+        """Say yes to a request. False: it is not pending (any more)."""
+        return await self._answer(approval_id, ApprovalState.APPROVED, "", by)
+
+    async def deny(self, approval_id: str, reason: str = "", *, by: str = "host") -> bool:
+        """Say no to a request. False: it is not pending (any more)."""
+        return await self._answer(approval_id, ApprovalState.DENIED, reason, by)
+
+    async def _answer(self, approval_id: str, state: ApprovalState, reason: str, by: str) -> bool:
+        self._engine.check_open()
+        kernel = self._engine.kernel
+        for owner, box in kernel.boxes.items():
+            if approval_id in box.approvals:
+                answer = kernel.answer_approval
+                facts = {"reason": reason, "by": by}
+                return await self._engine.change(owner, answer, owner, approval_id, state, **facts) is not None
+        return False
+
+    async def schedule(
+        self,
+        session_key: str,
+        text: str,
+        *,
+        cron: str | None = None,
+        at_ms: int | None = None,
+        every_ms: int | None = None,
+        missed: Literal["skip", "run"] = "skip",
+        kind: MessageKind | Literal["system", "heartbeat"] = "system",
+        timezone: str = "UTC",
+        tenant: str = "default",
+    ) -> Schedule:
+        """Send a message by the clock: a cron expression, one moment (wall clock, ms), or every so many ms.
+
+        Firings that nobody was there for are skipped, or (`missed="run"`) made up for by one.
+        """
+        self._engine.check_open()
+        owner = self._owner(session_key, tenant)
+        text = self._text(text, has_more=False)
+        return await self._clockwork.add(
+            owner,
+            text,
+            cron=cron,
+            at_ms=at_ms,
+            every_ms=every_ms,
+            missed=missed,
+            kind=_kind(kind),
+            timezone=timezone,
+        )
+
+    async def unschedule(self, schedule_id: str) -> bool:
+        """Forget a schedule. False: there is none of that id."""
+        self._engine.check_open()
+        return await self._clockwork.remove(schedule_id)
+
+    def schedules(self, session_key: str | None = None, *, tenant: str = "default") -> list[Schedule]:
+        """The schedules of one session or of all, by their next time."""
+        self._engine.check_open()
+        return self._clockwork.list(None if session_key is None else self._owner(session_key, tenant))
+
+    def subscribe(self, *keys: str, buffer_max: int = 10_000) -> Subscription:
+        """A stream of events: those of the given sessions, message ids, turn ids or event types, or all of them."""
+        check_whole(buffer_max, setting="buffer_max", least=1, most=10_000_000)
+        if not all(isinstance(key, str) for key in keys):
+            raise UsageError(f"subscribe takes session keys, ids and event types, not {keys!r}")
+        return self._engine.subscribe(keys, buffer_max)
+
+    def _owner(self, session_key: str, tenant: str) -> Owner:
+        return Owner(_check_key(tenant, "tenant"), self._engine.workspace, _check_key(session_key, "session key"))
+
+
+def _own_lanes(concurrency: int) -> dict[str, LaneConfig]:
+    return {
+        **GATEWAY_LANES,
+        "main": LaneConfig(concurrency=concurrency),
+        "control": LaneConfig(concurrency=WAITERS_WIDTH, priority=0),
+    }
+
+
+def _global_options(mode: Mode | str | None, debounce_ms: int, cap: int, drop: Drop | str) -> QueueOptions:
+    given = QueueOptions(
+        mode=None if mode is None else Mode.parse(mode), debounce_ms=debounce_ms, cap=cap, drop=Drop.parse(drop)
+    )
+    standard = QueueSettings()
+    changed = {
+        name: value
+        for name in ("mode", "debounce_ms", "cap", "drop")
+        if (value := getattr(given, name)) is not None and value != getattr(standard, name)
+    }
+    return QueueOptions(**changed)
+
+
+def _channel_options(value: object) -> QueueOptions:
+    if isinstance(value, QueueOptions):
+        return value
+    return QueueOptions(mode=Mode.parse(value))
+
+
+def _on_crash(value: OnCrash | str) -> OnCrash:
+    try:
+        on_crash = OnCrash(value)
+    except ValueError:
+        raise ConfigError(f"on_crash is 'report' or 'rerun', not {value!r}", setting="on_crash", value=value) from None
+    if on_crash is OnCrash.RESUME:
+        hint = "a plain handler has no checkpoints: 'report' or 'rerun'"
+        raise ConfigError("on_crash='resume' is for agent sessions", setting="on_crash", value=value, hint=hint)
+    return on_crash
+
+
+def _merged(upper: QueueOptions, lower: QueueOptions) -> QueueOptions:
+    return replace(lower, mode=upper.mode if upper.mode is not None else lower.mode)
+
+
+def _view(owner: Owner, box: Mailbox | None, message: Message, now: int) -> SessionView:
+    turn = box.turn if box is not None else None
+    return SessionView(
+        session_key=owner.session,
+        tenant=owner.tenant,
+        busy=box is not None and not box.is_idle,
+        turn_state=turn.state if turn is not None else None,
+        turn_mode=turn.mode if turn is not None else None,
+        running_ms=max(0, now - turn.began_at) if turn is not None else 0,
+        waiting=box.waiting if box is not None else 0,
+        message=message,
+    )
+
+
+def _kind(value: object) -> MessageKind:
+    try:
+        return MessageKind(value)  # type: ignore[arg-type]
+    except ValueError:
+        raise InvalidMessageError(f"there is no kind {value!r}", hint=", ".join(MessageKind)) from None
+
+
+def _check_key(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidMessageError(f"a {what} is text that is not empty, not {value!r}")
+    if len(value) > KEY_MAX:
+        raise InvalidMessageError(f"a {what} has at most {KEY_MAX} characters, not {len(value)}")
+    if "/" in value or not value.isprintable():
+        raise InvalidMessageError(f"a {what} has no '/' and no control characters: {value!r}")
+    return value
+
+
+def _field(value: object, name: str, *, empty: bool = True) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or (not empty and not value):
+        raise InvalidMessageError(f"{name} is text, not {value!r}")
+    if len(value) > FIELD_MAX:
+        raise InvalidMessageError(f"{name} has at most {FIELD_MAX} characters, not {len(value)}")
+    return _storable(value, name)
+
+
+def _storable(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(
+            f"{what} has half of a surrogate pair at position {error.start}", hint="it is not valid Unicode text"
+        ) from None
+    return text
+
+
+def _attachments(value: Iterable[Any]) -> tuple[Any, ...]:
+    if value == ():
+        return ()
+    if isinstance(value, str | bytes | Mapping):
+        raise InvalidMessageError(f"attachments is a list of JSON values, not {type(value).__name__}")
+    try:
+        listed = tuple(value)
+        size = len(json.dumps(listed, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        raise InvalidMessageError(f"an attachment cannot be kept as JSON: {error}") from None
+    if size > ATTACHMENTS_MAX:
+        raise InvalidMessageError(f"attachments of {size:,} bytes are too large", hint=f"at most {ATTACHMENTS_MAX:,}")
+    return tuple(json.loads(json.dumps(listed)))

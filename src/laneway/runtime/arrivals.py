@@ -1,0 +1,398 @@
+"""Messages on their way in, and questions about them: the part of the inbox engine that callers meet first.
+
+Messages of one session keep their order, whatever has to be looked up for one of them: those with a platform id are
+held against what the store has seen, in one question for all that came together, and whoever comes later waits behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from laneway.errors import (
+    ClosedError,
+    FencedError,
+    LanewayError,
+    StoreUnavailableError,
+    UnknownMessageError,
+)
+from laneway.events import SessionEvent
+from laneway.kernel.mailroom import Mailroom
+from laneway.kernel.messages import Item
+from laneway.mail import Final, Message, MessageState, Outcome, QueueOptions, QueueSettings, Receipt
+from laneway.ports import Clock, Ids, Store
+from laneway.rows import Lookup, MessageRow, Owner
+from laneway.runtime.journal import Journal
+from laneway.runtime.subscriptions import Subscription
+
+__all__ = ("Arrival", "Arrivals", "fail", "receipt_of", "route_key")
+
+_FREED = frozenset(
+    {
+        MessageState.WITHDRAWN,
+        MessageState.EXPIRED,
+        MessageState.DROPPED,
+        MessageState.SUMMARIZED,
+        MessageState.SUPERSEDED,
+        MessageState.REJECTED,
+        MessageState.DEAD_LETTERED,
+    }
+)
+"""Given up before its turn began: the platform's id may be used again."""
+
+
+class Arrival(NamedTuple):
+    """A message on its way in. `resolve` gives the settings in force at the moment it is taken."""
+
+    message: Message
+    resolve: Callable[[Message], tuple[Message, QueueSettings]]
+    lane: str
+    expires_ms: int
+    dedupe_ms: int
+    done: asyncio.Future[tuple[Receipt, asyncio.Future[None]]]
+
+
+class Arrivals:
+    """Takes messages in, tells what becomes of them, and keeps the time."""
+
+    def __init__(self, kernel: Mailroom, *, store: Store, clock: Clock, ids: Ids, workspace: str) -> None:
+        self.kernel = kernel
+        self.store = store
+        self.now = clock.monotonic_ms
+        self.wall = clock.wall_ms
+        self.ids = ids
+        self.workspace = workspace
+        self.journal: Journal
+        self.loop: asyncio.AbstractEventLoop
+        self.is_open = False
+        self._lost: FencedError | None = None
+        self._arrivals: deque[Arrival] = deque()
+        self._looking: asyncio.Task[None] | None = None
+        self._unstored: dict[tuple[Owner, str, str], Item] = {}  # dedupe of what the store does not have yet
+        self._waiters: dict[str, list[asyncio.Future[Final]]] = {}
+        self._reloads: dict[Owner, asyncio.Task[None]] = {}
+        self._subscriptions: list[Subscription] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: int | None = None
+
+    def carry_out(self) -> None:
+        """Do what the kernel has decided."""
+        raise NotImplementedError
+
+    def check_open(self) -> None:
+        """Refuse callers before opening and after closing, and when somebody else owns the store."""
+        if not self.is_open:
+            raise ClosedError(opened=hasattr(self, "journal"))
+        if self._lost is not None:
+            raise self._lost
+
+    def _shut(self) -> None:
+        """Leave no timer, task or waiting caller behind."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+        closed = ClosedError(opened=True)
+        while self._arrivals:
+            fail(self._arrivals.popleft().done, closed)
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                fail(waiter, closed)
+        for subscription in list(self._subscriptions):
+            subscription.close()
+
+    # ---- messages in ----
+
+    async def accept(self, arrival: Arrival) -> Receipt:
+        """Take a message in; returns when it is on disk. Messages of one session keep their order."""
+        if arrival.message.message_id is None and self._looking is None and not self._arrivals:
+            self._take(arrival)
+        else:
+            self._arrivals.append(arrival)
+            self._pump()
+        receipt, stored = await arrival.done
+        try:
+            await asyncio.shield(stored)
+        except StoreUnavailableError:
+            found = await self._find_stored(receipt.message_id)
+            if found is None:
+                raise
+            return found
+        return receipt
+
+    def arrival(
+        self,
+        message: Message,
+        resolve: Callable[[Message], tuple[Message, QueueSettings]],
+        *,
+        lane: str = "main",
+        expires_ms: int = 0,
+        dedupe_ms: int = 0,
+    ) -> Arrival:
+        """A message on its way in."""
+        self.check_open()
+        return Arrival(message, resolve, lane, expires_ms, dedupe_ms, self.loop.create_future())
+
+    def _pump(self) -> None:
+        """Take in what has arrived: at once, or when the store has said which of them it has seen before."""
+        if self._looking is not None or not self._arrivals:
+            return
+        group = list(self._arrivals)
+        self._arrivals.clear()
+        self._looking = self.loop.create_task(self._look_up(group), name="laneway-dedupe")
+
+    async def _look_up(self, group: list[Arrival]) -> None:
+        asked = [arrival for arrival in group if arrival.message.message_id is not None and arrival.dedupe_ms]
+        lookups = [self._lookup(arrival) for arrival in asked]
+        seen: dict[int, MessageRow] = {}
+        error: Exception | None = None
+        try:
+            rows = await self.store.find(lookups) if lookups else []
+            seen = {id(arrival): row for arrival, row in zip(asked, rows, strict=True) if row is not None}
+        except LanewayError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            for arrival in group:
+                fail(arrival.done, ClosedError(opened=True))
+            raise
+        finally:
+            self._looking = None
+        for arrival in group:
+            if error is not None and arrival in asked:
+                fail(arrival.done, error)
+            else:
+                self._take(arrival, seen.get(id(arrival)))
+        self._pump()
+
+    def _lookup(self, arrival: Arrival) -> Lookup:
+        message = arrival.message
+        route = route_key(message)
+        return Lookup(self.owner_of(message), route, message.message_id or "", self.wall() - arrival.dedupe_ms)
+
+    def owner_of(self, message: Message) -> Owner:
+        """Whose message it is."""
+        return Owner(message.tenant, self.workspace, message.session_key)
+
+    def _take(self, arrival: Arrival, seen: MessageRow | None = None) -> None:
+        """Hand a message to the kernel; whoever sent it gets the receipt and waits for the commit."""
+        if arrival.done.done():
+            return  # its sender gave up before it was taken
+        try:
+            arrival.done.set_result(self._decide(arrival, seen))
+        except LanewayError as error:
+            self.carry_out()
+            fail(arrival.done, error)
+
+    def _decide(self, arrival: Arrival, seen: MessageRow | None) -> tuple[Receipt, asyncio.Future[None]]:
+        owner = self.owner_of(arrival.message)
+        self._check_session(owner)
+        known = self._seen_before(owner, arrival, seen)
+        if known is not None:
+            return known
+        message, settings = arrival.resolve(arrival.message)
+        item = Item(owner, message, seq=self.store.next_seq(), lane=arrival.lane, expires_ms=arrival.expires_ms)
+        receipt = self.kernel.accept(item, settings, now=self.now(), wall=self.wall())
+        return receipt, self._store_new(item)
+
+    def _store_new(self, item: Item) -> asyncio.Future[None]:
+        owner, platform_id = item.owner, item.message.message_id
+        if platform_id is not None:
+            key = (owner, item.route_key, platform_id)
+            self._unstored[key] = item
+            self.journal.after(owner, lambda _: self._forget_unstored(key))
+        self.carry_out()
+        return self.journal.committed(owner)
+
+    def _forget_unstored(self, key: tuple[Owner, str, str]) -> None:
+        self._unstored.pop(key, None)
+
+    def _seen_before(
+        self, owner: Owner, arrival: Arrival, seen: MessageRow | None
+    ) -> tuple[Receipt, asyncio.Future[None]] | None:
+        platform_id = arrival.message.message_id
+        if platform_id is None or not arrival.dedupe_ms:
+            return None
+        item = self._unstored.get((owner, route_key(arrival.message), platform_id))
+        if item is not None and item.state not in _FREED:
+            receipt = Receipt(message_id=item.id, disposition=item.state, reason=item.reason, duplicate=True)
+            return receipt, self.journal.committed(owner)
+        if seen is not None and MessageState(seen.state) not in _FREED:
+            done = self.loop.create_future()
+            done.set_result(None)
+            return receipt_of(seen, duplicate=True), done
+        return None
+
+    async def _find_stored(self, message_id: str) -> Receipt | None:
+        """The store failed: did it take the message all the same?"""
+        try:
+            row = await self.store.history.message(message_id)
+        except LanewayError:
+            return None
+        return None if row is None else receipt_of(row)
+
+    def _check_session(self, owner: Owner) -> None:
+        self.check_open()
+        if owner in self._reloads:
+            raise StoreUnavailableError(
+                f"session {owner.session!r} is being loaded again after the store failed", hint="try again in a moment"
+            )
+
+    # ---- changes to a session ----
+
+    async def change(self, owner: Owner, call: Callable[..., Any], *args: Any, **facts: Any) -> Any:
+        """Call the kernel for one session and wait until what it decided is on disk."""
+        self._check_session(owner)
+        result = call(*args, now=self.now(), wall=self.wall(), **facts)
+        self.carry_out()
+        if self.journal.has(owner):
+            await asyncio.shield(self.journal.committed(owner))
+        return result
+
+    async def set_options(
+        self,
+        owner: Owner,
+        options: QueueOptions,
+        actor: str,
+        settings_of: Callable[[Owner], QueueSettings] | None = None,
+    ) -> None:
+        """Give a session settings of its own; a smaller cap acts on what waits already."""
+        self._check_session(owner)
+        self.kernel.set_options(owner, options, actor=actor, wall=self.wall())
+        if settings_of is not None:
+            self.kernel.apply_cap(owner, settings_of(owner), now=self.now(), wall=self.wall())
+        self.carry_out()
+        await asyncio.shield(self.journal.committed(owner))
+
+    async def record_command(self, item: Item, reply: str) -> None:
+        """Keep a message that was a command."""
+        self._check_session(item.owner)
+        self.kernel.record_command(item, reply, wall=self.wall())
+        await asyncio.shield(self._store_new(item))
+
+    def is_reloading(self, owner: Owner) -> bool:
+        """Whether a session is being loaded again after the store failed."""
+        return owner in self._reloads
+
+    async def seen(self, message: Message, dedupe_ms: int) -> Receipt | None:
+        """The first receipt of a message that came before."""
+        if message.message_id is None or not dedupe_ms:
+            return None
+        lookup = Lookup(self.owner_of(message), route_key(message), message.message_id, self.wall() - dedupe_ms)
+        row = (await self.store.find([lookup]))[0]
+        return None if row is None or MessageState(row.state) in _FREED else receipt_of(row, duplicate=True)
+
+    def item(self, message_id: str) -> Item:
+        """A live message."""
+        item = self.kernel.items.get(message_id)
+        if item is None:
+            raise UnknownMessageError(message_id=message_id)
+        return item
+
+    def conversation(self, owner: Owner) -> int:
+        """Which conversation a session is in."""
+        session = self.kernel.sessions.get(owner)
+        return session.conversation if session is not None else 0
+
+    def peek_pending(self, owner: Owner) -> list[Message]:
+        """What waits in a session."""
+        box = self.kernel.boxes.get(owner)
+        return [item.message for item in box.waiting_items()] if box is not None else []
+
+    # ---- ends ----
+
+    async def wait(self, message_id: str) -> Final:
+        """Wait until a message is final."""
+        self.check_open()
+        waiter: asyncio.Future[Final] = self.loop.create_future()
+        self._waiters.setdefault(message_id, []).append(waiter)
+        try:
+            if message_id not in self.kernel.items:
+                final = await self.final_of(message_id)
+                if final.disposition.is_final and final.outcome is not Outcome.UNKNOWN and not waiter.done():
+                    return final
+            return await waiter
+        finally:
+            waiters = self._waiters.get(message_id)
+            if waiters is not None:
+                if waiter in waiters:
+                    waiters.remove(waiter)
+                if not waiters:
+                    del self._waiters[message_id]
+
+    async def final_of(self, message_id: str) -> Final:
+        """What the store says has become of a message."""
+        row = await self.store.history.message(message_id)
+        if row is None or row.workspace != self.workspace:
+            raise UnknownMessageError(message_id=message_id)
+        state = MessageState(row.state)
+        answer = None
+        if row.turn_id and state.is_final:
+            turn = await self.store.history.state("turn", row.turn_id)
+            answer = json.loads(turn.body).get("answer") if turn is not None else None
+        return Final(
+            message_id=row.id,
+            disposition=state,
+            outcome=Outcome(row.outcome) if row.outcome else None,
+            turn_id=row.turn_id or None,
+            reason=row.reason,
+            answer=answer,
+            session_key=row.session,
+        )
+
+    # ---- telling and time ----
+
+    def subscribe(self, keys: tuple[str, ...], buffer_max: int) -> Subscription:
+        """A new stream of events."""
+        self.check_open()
+        subscription = Subscription(frozenset(keys), "", buffer_max=buffer_max, on_close=self._unsubscribe)
+        self._subscriptions.append(subscription)
+        self.kernel.listening = True
+        return subscription
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+        self.kernel.listening = bool(self._subscriptions)
+
+    def _publish(self, event: SessionEvent) -> None:
+        for subscription in list(self._subscriptions):
+            if subscription.wants(event):
+                subscription.push(event)
+
+    def _arm(self) -> None:
+        due = self.kernel.next_due()
+        if due == self._timer_due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due = due
+        if due is not None:
+            self._timer = self.loop.call_later(max(0, due - self.now()) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_due = None
+        self.kernel.tick(now=self.now(), wall=self.wall())
+        self.carry_out()
+
+
+def route_key(message: Message) -> str:
+    """A route as the store knows it."""
+    return json.dumps(
+        [message.channel, message.account, message.thread, message.chat_type], ensure_ascii=False, separators=(",", ":")
+    )
+
+
+def receipt_of(row: MessageRow, *, duplicate: bool = False) -> Receipt:
+    """The receipt of a stored message."""
+    return Receipt(message_id=row.id, disposition=MessageState(row.state), reason=row.reason, duplicate=duplicate)
+
+
+def fail(waiter: asyncio.Future[Any], error: Exception) -> None:
+    """Tell a waiting caller, if it still waits."""
+    if not waiter.done():
+        waiter.set_exception(error)

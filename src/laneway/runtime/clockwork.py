@@ -1,0 +1,225 @@
+"""Messages that are sent by the clock: schedules, their rows and their one timer.
+
+A firing and the next due time are written in one batch, so a firing is sent exactly once. The wall clock may jump:
+with schedules waiting, it is looked at again at least once a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from laneway.errors import ConfigError, InvalidMessageError, LanewayError
+from laneway.events import ScheduleFired, ScheduleMissed
+from laneway.kernel import texts
+from laneway.kernel.messages import Item, encode
+from laneway.mail import Message, MessageKind, Mode, Schedule
+from laneway.records import DURATION_MAX_MS, check_whole
+from laneway.rows import Owner, StateKey, StateRow
+from laneway.runtime import schedules
+from laneway.runtime.errands import SYSTEM_SETTINGS
+from laneway.runtime.mail_engine import MailEngine
+
+__all__ = ("Clockwork",)
+
+LOOK_MS = 60_000
+EVERY_MIN_MS = 1_000
+
+
+class _Entry:
+    """A schedule with its row."""
+
+    __slots__ = ("last_id", "owner", "schedule", "seq")
+
+    def __init__(self, owner: Owner, schedule: Schedule, seq: int) -> None:
+        self.owner = owner
+        self.schedule = schedule
+        self.seq = seq
+        self.last_id = ""
+
+    @property
+    def row_key(self) -> Hashable:
+        """What its row is known by."""
+        return ("schedule", self.schedule.id)
+
+    def to_row(self) -> StateRow:
+        """Everything about it at this moment."""
+        schedule = self.schedule
+        names = ("text", "cron", "at_ms", "every_ms", "missed", "next_ms", "timezone", "kind")
+        body = encode({name: getattr(schedule, name) for name in names})
+        return StateRow("schedule", schedule.id, *self.owner, self.seq, 1, "waiting", body)
+
+
+class Clockwork:
+    """All schedules of one inbox."""
+
+    def __init__(self, engine: MailEngine) -> None:
+        self._engine = engine
+        self._entries: dict[str, _Entry] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def load(self, rows: Iterable[StateRow]) -> None:
+        """Take over what the store has; what was missed meanwhile is dealt with at once."""
+        for row in rows:
+            body: dict[str, Any] = json.loads(row.body)
+            body["kind"] = MessageKind(body["kind"])
+            schedule = Schedule(id=row.id, session_key=row.session, tenant=row.tenant, **body)
+            owner = Owner(row.tenant, row.workspace, row.session)
+            self._entries[row.id] = _Entry(owner, schedule, row.seq)
+        self._tick()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._entries.clear()
+
+    # ---- what people do ----
+
+    async def add(
+        self,
+        owner: Owner,
+        text: str,
+        *,
+        cron: str | None,
+        at_ms: int | None,
+        every_ms: int | None,
+        missed: str,
+        kind: MessageKind,
+        timezone: str,
+    ) -> Schedule:
+        """A new schedule; returns when it is on disk."""
+        if sum(value is not None for value in (cron, at_ms, every_ms)) != 1:
+            raise ConfigError("a schedule has exactly one of cron, at_ms and every_ms", setting="schedule")
+        if missed not in ("skip", "run"):
+            raise ConfigError(f"missed is 'skip' or 'run', not {missed!r}", setting="missed", value=missed)
+        if kind is MessageKind.USER:
+            raise InvalidMessageError("a schedule speaks as 'system' or 'heartbeat', not as a user")
+        wall = self._engine.wall()
+        if cron is not None:
+            cron = schedules.check_cron(cron)
+        if every_ms is not None:
+            check_whole(every_ms, setting="every_ms", least=EVERY_MIN_MS, most=DURATION_MAX_MS)
+        if at_ms is not None:
+            check_whole(at_ms, setting="at_ms", least=0, most=1 << 53)
+            if 0 < at_ms * 100 < wall:
+                hint = "it is in milliseconds since 1970; was it meant in seconds?"
+                raise ConfigError(f"at_ms {at_ms} is decades ago", setting="at_ms", value=at_ms, hint=hint)
+        draft = Schedule(
+            id=self._engine.ids.new_id("schedule"),
+            session_key=owner.session,
+            tenant=owner.tenant,
+            text=text,
+            cron=cron,
+            at_ms=at_ms,
+            every_ms=every_ms,
+            missed=missed,
+            next_ms=0,
+            kind=kind,
+            timezone=schedules.check_timezone(timezone),
+        )
+        if at_ms is not None:
+            first: int | None = at_ms
+        elif every_ms is not None:
+            first = wall + every_ms
+        else:
+            first = schedules.next_firing(draft, wall)
+        if first is None:
+            raise ConfigError(f"the schedule {cron!r} never fires", setting="cron", value=cron)
+        schedule = replace(draft, next_ms=first)
+        entry = _Entry(owner, schedule, self._engine.store.next_seq())
+        self._engine.journal.touch(owner, entry)
+        await self._engine.journal.committed(owner)
+        self._entries[schedule.id] = entry
+        self._arm()
+        return schedule
+
+    async def remove(self, schedule_id: str) -> bool:
+        """Forget a schedule; False if there is none of that id."""
+        entry = self._entries.pop(schedule_id, None)
+        if entry is None:
+            return False
+        self._engine.journal.forget(entry.owner, StateKey("schedule", schedule_id))
+        try:
+            await self._engine.journal.committed(entry.owner)
+        except LanewayError:
+            self._entries[schedule_id] = entry
+            raise
+        return True
+
+    def list(self, owner: Owner | None = None) -> list[Schedule]:
+        """The schedules of a session, or all, by their next time."""
+        found = [entry.schedule for entry in self._entries.values() if owner is None or entry.owner == owner]
+        return sorted(found, key=lambda schedule: (schedule.next_ms, schedule.id))
+
+    # ---- time ----
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._entries and self._engine.is_open:
+            due = min(entry.schedule.next_ms for entry in self._entries.values())
+            delay = min(max(0, due - self._engine.wall()), LOOK_MS)
+            self._timer = self._engine.loop.call_later(delay / 1000, self._tick)
+
+    def _tick(self) -> None:
+        wall = self._engine.wall()
+        if not self._engine.kernel.closing:
+            for entry in list(self._entries.values()):
+                if entry.schedule.next_ms <= wall:
+                    self._fire(entry, wall)
+        self._arm()
+
+    def _fire(self, entry: _Entry, wall: int) -> None:
+        """Send what is due, once, and write the next time with it."""
+        engine, schedule = self._engine, entry.schedule
+        if engine.is_reloading(entry.owner):
+            entry.schedule = replace(schedule, next_ms=max(schedule.next_ms, wall + EVERY_MIN_MS))
+            return
+        owed = schedules.missed(schedule, wall)
+        late = wall - schedule.next_ms > LOOK_MS or owed.firings > 1
+        waiting = engine.kernel.items.get(entry.last_id)
+        message_id = ""
+        facts = {"schedule_id": schedule.id, "next_ms": owed.next_ms or 0}
+        if (late and schedule.missed == "skip") or waiting is not None:
+            why = "the one before it still waits" if waiting is not None else "nobody was there to send it"
+            engine.kernel.note(ScheduleMissed, entry.owner, wall, count=owed.firings, reason=why, **facts)
+        else:
+            message_id = self._send(entry, owed.firings - 1, wall)
+            engine.kernel.note(ScheduleFired, entry.owner, wall, message_id=message_id, **facts)
+        entry.last_id = message_id or entry.last_id
+        if owed.next_ms is None:
+            del self._entries[schedule.id]
+            engine.journal.forget(entry.owner, StateKey("schedule", schedule.id))
+        else:
+            entry.schedule = replace(schedule, next_ms=owed.next_ms)
+            engine.journal.touch(entry.owner, entry)
+        engine.journal.after(entry.owner, lambda error: self._stored(entry, schedule, error))
+        engine.carry_out()
+
+    def _stored(self, entry: _Entry, before: Schedule, error: Exception | None) -> None:
+        if error is not None and self._engine.is_open:  # it was not sent: it is due again
+            entry.schedule = before
+            self._entries[before.id] = entry
+            self._arm()
+
+    def _send(self, entry: _Entry, missed: int, wall: int) -> str:
+        schedule, engine = entry.schedule, self._engine
+        heartbeat = schedule.kind is MessageKind.HEARTBEAT
+        message = Message(
+            id=engine.ids.new_id("msg"),
+            session_key=schedule.session_key,
+            tenant=schedule.tenant,
+            text=schedule.text if heartbeat else texts.schedule_note(schedule.id, schedule.text, missed),
+            kind=schedule.kind,
+            mode=Mode.FOLLOWUP,
+            arrived_ms=wall,
+        )
+        item = Item(entry.owner, message, seq=engine.store.next_seq(), lane="cron")
+        engine.kernel.accept(item, SYSTEM_SETTINGS, now=engine.now(), wall=wall)
+        return message.id

@@ -1,0 +1,117 @@
+"""Commands in chat, carried out: who may give them, what they do, what they answer. They never queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from laneway.errors import LanewayError
+from laneway.kernel import directives, texts
+from laneway.kernel.settings import merge
+from laneway.mail import ApprovalState, QueueOptions, QueueSettings, Sender
+from laneway.rows import Owner
+from laneway.runtime.mail_engine import MailEngine
+
+__all__ = ("Commands",)
+
+
+class Commands:
+    """Carries out directives for the sessions of one inbox."""
+
+    def __init__(self, engine: MailEngine, settings_of: Callable[[Owner], QueueSettings]) -> None:
+        self._engine = engine
+        self._settings_of = settings_of
+
+    async def run(self, owner: Owner, directive: directives.Directive, sender: Sender | None) -> str:
+        """Do what a command says; the answer is the reply. Whoever lacks the right changes nothing and is told."""
+        right = directives.required_right(directive)
+        if right is not None and sender is not None and not sender.may(right):
+            return texts.denied_reply(right)
+        actor = sender.id if sender is not None else "host"
+        match directive:
+            case directives.QueueShow():
+                return texts.settings_reply(self._settings_of(owner), self._waiting(owner))
+            case directives.QueueSet(options=options):
+                return await self._set(owner, options, actor)
+            case directives.QueueReset():
+                await self._engine.set_options(owner, QueueOptions(), actor)
+                return texts.reset_reply(self._settings_of(owner))
+            case directives.QueueClear():
+                engine = self._engine
+                count: int = await engine.change(
+                    owner, engine.kernel.clear, owner, "the queue was cleared", actor=actor
+                )
+                return texts.cleared_reply(count)
+            case directives.QueueList():
+                return texts.list_reply(self._engine.kernel.pending(owner, now=self._engine.now()))
+            case directives.QueueCancel(message_id=message_id):
+                return await self._cancel(owner, message_id, actor)
+            case directives.Stop():
+                return await self._stop(owner, actor)
+            case directives.New():
+                stopped = await self._engine.change(owner, self._engine.kernel.new_conversation, owner, actor=actor)
+                return texts.new_reply(stopped.waiting + stopped.debounced, bool(stopped.turns))
+            case directives.Compact():
+                return texts.compact_reply(started=False)
+            case directives.Status():
+                return self._status(owner)
+            case directives.Approve(approval_id=approval_id):
+                return await self._answer(owner, approval_id, ApprovalState.APPROVED, "", actor)
+            case directives.Deny(approval_id=approval_id, reason=reason):
+                return await self._answer(owner, approval_id, ApprovalState.DENIED, reason, actor)
+            case directives.Invalid(reply=reply):
+                return reply
+            case directives.Inline() | directives.SendAs():
+                raise AssertionError("a message with options of its own is no command")
+            case _:
+                assert_never(directive)
+
+    def _waiting(self, owner: Owner) -> int:
+        box = self._engine.kernel.boxes.get(owner)
+        return box.waiting if box is not None else 0
+
+    async def _set(self, owner: Owner, options: QueueOptions, actor: str) -> str:
+        session = self._engine.kernel.sessions.get(owner)
+        before = session.options if session is not None else QueueOptions()
+        await self._engine.set_options(owner, merge(options, before), actor, self._settings_of)
+        return texts.changed_reply(options)
+
+    async def _cancel(self, owner: Owner, message_id: str, actor: str) -> str:
+        kernel = self._engine.kernel
+        item = kernel.items.get(message_id)
+        found = item is not None and item.owner == owner
+        if found:
+            try:
+                await self._engine.change(owner, kernel.withdraw, message_id, "cancelled by a command", actor=actor)
+            except LanewayError:
+                found = False
+        return texts.cancelled_reply(message_id, found=found)
+
+    async def _stop(self, owner: Owner, actor: str) -> str:
+        why = "stopped by a command"
+        stopped = await self._engine.change(owner, self._engine.kernel.stop, owner, why, actor=actor)
+        return texts.stop_reply(stopped.waiting, stopped.debounced, bool(stopped.turns), stopped.children)
+
+    def _status(self, owner: Owner) -> str:
+        kernel, now = self._engine.kernel, self._engine.now()
+        box = kernel.boxes.get(owner)
+        turn = box.turn if box is not None else None
+        waiting = box.waiting_items() if box is not None else []
+        return texts.status_reply(
+            texts.SessionStatus(
+                state=turn.state if turn is not None else None,
+                mode=self._settings_of(owner).mode,
+                waiting=len(waiting),
+                oldest_wait_ms=max((now - item.arrived_at for item in waiting), default=None),
+                running_ms=now - turn.began_at if turn is not None else None,
+                last_wait_ms=turn.wait_ms if turn is not None else None,
+                tokens=turn.tokens if turn is not None and turn.tokens else None,
+            )
+        )
+
+    async def _answer(self, owner: Owner, approval_id: str, state: ApprovalState, reason: str, by: str) -> str:
+        engine = self._engine
+        answered = await engine.change(
+            owner, engine.kernel.answer_approval, owner, approval_id, state, reason=reason, by=by
+        )
+        return texts.approval_reply(approval_id, answered.state if answered is not None else "unknown")

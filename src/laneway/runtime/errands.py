@@ -1,0 +1,157 @@
+"""What a turn starts and asks: sub-agents and approvals, each of which ends exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from laneway.errors import LanewayError, UsageError, text_of
+from laneway.kernel import texts
+from laneway.mail import Approval, ApprovalState, Message, MessageKind, Mode, QueueSettings, TurnState
+from laneway.records import JobState
+from laneway.rows import Owner
+from laneway.runtime.arrivals import Arrivals
+from laneway.runtime.executor import needs_thread
+from laneway.runtime.handles import Job
+from laneway.runtime.turns import Child, Turn
+
+__all__ = ("SYSTEM_SETTINGS", "Errands", "describe")
+
+# The engine is the owner of its turns and children: it alone sets their private fields.
+# ruff: noqa: SLF001
+
+SYSTEM_SETTINGS = QueueSettings(mode=Mode.FOLLOWUP)
+APPROVAL_LANE = "control"
+
+
+class Errands(Arrivals):
+    """Sub-agents and approvals."""
+
+    def __init__(self, *args: Any, lanes: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.lanes = lanes
+        self._children: dict[str, Child] = {}
+        self._approvals: dict[str, asyncio.Future[Approval]] = {}
+
+    def _note_quiet(self) -> None:
+        """Something has ended."""
+        raise NotImplementedError
+
+    # ---- approvals ----
+
+    async def ask_approval(self, turn: Turn, action: str, arguments: dict[str, Any], timeout_ms: int) -> Approval:
+        """Ask and wait; the slots of the turn are lent meanwhile."""
+        entry, wall = turn._entry, self.wall()
+        approval = Approval(
+            id=self.ids.new_id("approval"),
+            session_key=entry.owner.session,
+            turn_id=turn.id,
+            action=action,
+            arguments=arguments,
+            state=ApprovalState.PENDING,
+            asked_ms=wall,
+            expires_ms=wall + timeout_ms,
+        )
+        self._approvals[approval.id] = answer = self.loop.create_future()
+        try:
+            await self.change(entry.owner, self.kernel.ask, entry, approval)
+            async with turn.phase(TurnState.WAITING):
+                answered: Approval = await self.lanes.run(
+                    APPROVAL_LANE, _wait_for, answer, label=f"approval {approval.id}"
+                )
+            turn._check_fence()
+            return answered
+        finally:
+            self._approvals.pop(approval.id, None)
+
+    # ---- children ----
+
+    def spawn(
+        self, turn: Turn, fn: Callable[..., Any], args: tuple[Any, ...], *, label: str | None, timeout_ms: int | None
+    ) -> Child:
+        """Start a sub-agent in its lane."""
+        if not callable(fn):
+            raise UsageError(f"{fn!r} is not callable", hint="spawn takes a function and its arguments")
+        owner = turn._entry.owner
+        self._check_session(owner)
+        name = str(label or getattr(fn, "__name__", "") or type(fn).__name__)
+        child = Child(self, self.ids.new_id("child"), name, owner)
+        self.kernel.add_child(turn._entry, child.id, name, wall=self.wall())
+        stored = self.journal.committed(owner)
+        stored.add_done_callback(_ignore)
+        try:
+            call = functools.partial(self._run_child, stored, fn, args)
+            child._job = self.lanes.submit("subagent", call, label=name, timeout_ms=timeout_ms)
+        except LanewayError:
+            entry = self.kernel.boxes[owner].children[child.id]
+            self.kernel.end_child(entry, "failed", None, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
+            self.carry_out()
+            raise
+        self._children[child.id] = child
+        self.carry_out()
+        child._job.add_done_callback(lambda job: self._child_ended(owner, child, job))
+        return child
+
+    async def _run_child(self, stored: asyncio.Future[None], fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start
+        if needs_thread(fn):
+            return await self.lanes._engine.run_in_thread(functools.partial(fn, *args))
+        return await fn(*args)
+
+    def note_awaited(self, child: Child) -> None:
+        """A turn waits for its child (or no longer does)."""
+        box = self.kernel.boxes.get(child.owner) if child.id in self._children else None
+        entry = box.children.get(child.id) if box is not None else None
+        if entry is not None:
+            self.kernel.await_child(entry, awaited=child.is_awaited)
+            self.carry_out()
+
+    def _child_ended(self, owner: Owner, child: Child, job: Job[Any]) -> None:
+        self._children.pop(child.id, None)
+        box = self.kernel.boxes.get(owner)
+        entry = box.children.get(child.id) if box is not None else None
+        if entry is not None and self.is_open:
+            text = "" if job.state is JobState.CANCELLED else _result_of(job)
+            note = None if child.is_awaited else self._child_note(owner, child.label, job.state.value, text)
+            self.kernel.end_child(entry, job.state.value, note, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
+            self.carry_out()
+        self._note_quiet()
+
+    def _child_note(self, owner: Owner, label: str, state: str, text: str) -> Message:
+        return self._system_message(owner, texts.child_note(label, state, text))
+
+    def _system_message(self, owner: Owner, text: str) -> Message:
+        return Message(
+            id=self.ids.new_id("msg"),
+            session_key=owner.session,
+            tenant=owner.tenant,
+            text=text,
+            kind=MessageKind.SYSTEM,
+            mode=Mode.FOLLOWUP,
+            arrived_ms=self.wall(),
+        )
+
+
+async def _wait_for(answer: asyncio.Future[Approval]) -> Approval:
+    return await answer
+
+
+def _result_of(job: Job[Any]) -> str:
+    value = job._value
+    error = getattr(value, "error", None)
+    if isinstance(error, BaseException):
+        value.seen = True
+        return describe(error)
+    return "" if value is None else text_of(value)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def _ignore(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,458 @@
+"""The engine of the inbox: the single writer of its mailboxes.
+
+Every call goes to the kernel and is carried out in one breath: rows to the journal, requests for slots to the lanes,
+and everything that can be seen from outside (receipts, events, ends, cancelled turns) only once the rows are on disk.
+When the store refuses the rows of a session, what was decided on them is void: the session is loaded again, and turns
+whose handlers are still at work are attached to it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any, NamedTuple, assert_never
+
+from laneway.errors import (
+    FencedError,
+    InterruptSignalError,
+    InvalidMessageError,
+    LanewayError,
+    UsageError,
+    text_of,
+)
+from laneway.kernel import texts
+from laneway.kernel.mailbox import (
+    AbandonTurn,
+    Add,
+    AnswerApproval,
+    CancelChild,
+    CancelTurn,
+    Forget,
+    Mailbox,
+    MailEffect,
+    RequestTurn,
+    Settle,
+    Tell,
+    Touch,
+)
+from laneway.kernel.messages import Item, TurnEntry
+from laneway.mail import (
+    Message,
+    OnCrash,
+    TurnState,
+)
+from laneway.records import JobState
+from laneway.rows import Owner, StateRow
+from laneway.runtime.errands import SYSTEM_SETTINGS, Errands, describe
+from laneway.runtime.handles import CURRENT, Job
+from laneway.runtime.journal import Journal
+from laneway.runtime.turns import Turn
+
+__all__ = ("Handler", "MailEngine")
+
+# The engine is the owner of its turns and children: it alone sets their private fields.
+# ruff: noqa: SLF001
+
+_log = logging.getLogger("laneway")
+
+Handler = Callable[[Turn], Awaitable[str | None]]
+FOLLOWUPS_MAX = 5
+RELOAD_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
+HOLD_MS = 3_600_000  # while a session is put together again, nothing begins in it
+
+
+class _End(NamedTuple):
+    """How a handler ended, kept until the store has it."""
+
+    state: TurnState
+    answer: str | None
+    reason: str
+
+
+class MailEngine(Errands):
+    """The mailboxes of one workspace on one event loop."""
+
+    def __init__(self, *args: Any, handler: Handler, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._handler = handler
+        self._context = copy_context()
+        self._jobs: dict[Owner, Job[Any]] = {}  # the slot that was asked for
+        self._turns: dict[str, Turn] = {}
+        self._ends: dict[str, _End] = {}
+        self._quiet: list[asyncio.Future[None]] = []
+
+    # ---- opening and closing ----
+
+    async def open(self) -> list[StateRow]:
+        """Load what the store has and go on; returns the rows of its schedules."""
+        self.loop = asyncio.get_running_loop()
+        context = copy_context()
+        context.run(CURRENT.set, None)  # what the inbox starts belongs to no job of the caller
+        self._context = context
+        await self.store.open()
+        try:
+            self.journal = Journal(self.store, on_failure=self._on_failure)
+            loaded = await self.store.load_workspace(self.workspace)
+            now, wall = self.now(), self.wall()
+            self.kernel.load(loaded, running={}, now=now, wall=wall)
+            for child in list(self.kernel.orphans()):
+                note = None if child.awaited else self._child_note(child.owner, child.label, "interrupted", "")
+                self.kernel.end_child(child, "interrupted", note, SYSTEM_SETTINGS, now=now, wall=wall)
+        except BaseException:
+            await self.store.close()
+            raise
+        self.is_open = True
+        self.carry_out()
+        return [row for row in loaded.states if row.kind == "schedule"]
+
+    def running_turn(self, owner: Owner) -> Turn | None:
+        """The turn that runs in a session."""
+        self.check_open()
+        box = self.kernel.boxes.get(owner)
+        return self._turns.get(box.turn.id) if box is not None and box.turn is not None else None
+
+    async def close(self, timeout_ms: int) -> None:
+        """Give running turns their time, then end them; what has not begun stays in the store."""
+        if not self.is_open:
+            return
+        self.kernel.closing = True
+        for job in self._jobs.values():
+            job.cancel("the inbox is closing")
+        await self._wait_quiet(timeout_ms)
+        for turn in list(self._turns.values()):
+            box = self.kernel.boxes.get(turn._entry.owner)
+            if box is not None:
+                self.kernel.cancel_turn(box, "the inbox is closing", now=self.now(), wall=self.wall())
+        for child in list(self._children.values()):
+            child.cancel("the inbox is closing")
+        self.carry_out()
+        await self._wait_quiet(min(timeout_ms, self.kernel.grace_ms))
+        for turn in list(self._turns.values()):
+            if turn._entry.live:
+                self._end(turn, TurnState.FENCED, None, "the inbox closed, and it did not end")
+                if turn._job is not None:
+                    self.lanes._engine.abandon(turn._job.id, "the inbox closed")
+        for task in list(self._reloads.values()):
+            task.cancel()
+        await self.journal.settled()
+        self.is_open = False
+        self._shut()
+        await self.store.close()
+
+    async def _wait_quiet(self, timeout_ms: int) -> None:
+        """Wait until no turn and no child is at work, or the time is up."""
+        if not self._turns and not self._children:
+            return
+        waiter = self.loop.create_future()
+        self._quiet.append(waiter)
+        timer = self.loop.call_later(timeout_ms / 1000, _succeed, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._quiet.remove(waiter)
+
+    # ---- carrying out ----
+
+    def carry_out(self) -> None:
+        """Do what the kernel has decided: rows to the journal, the rest when they are on disk."""
+        effects = self.kernel.take()
+        visible: dict[Owner, list[MailEffect]] = {}
+        requests: list[RequestTurn] = []
+        journal = self.journal
+        for effect in effects:
+            if type(effect) is Touch:
+                journal.touch(effect.owner, effect.thing)
+            elif type(effect) is Add:
+                journal.add(effect.owner, effect.row)
+            elif type(effect) is RequestTurn:
+                requests.append(effect)
+            elif type(effect) is Forget:
+                journal.forget(effect.owner, effect.key)
+            else:
+                visible.setdefault(effect.owner, []).append(effect)
+        for owner, things in visible.items():
+            if journal.has(owner):
+                journal.after(owner, functools.partial(self._show, things))
+            else:
+                self._show(things, None)
+        for request in requests:
+            self._request(request)
+        self._arm()
+
+    def _show(self, effects: list[MailEffect], error: Exception | None) -> None:
+        """What was decided is on disk: now it may be seen."""
+        if error is not None:
+            return  # it is void; the session is loaded again
+        for effect in effects:
+            match effect:
+                case Tell(_, event):
+                    self._publish(event)
+                case Settle(_, final):
+                    for waiter in self._waiters.get(final.message_id, ()):
+                        if not waiter.done():
+                            waiter.set_result(final)
+                case CancelTurn(_, turn_id, reason):
+                    turn = self._turns.get(turn_id)
+                    if turn is not None and turn._job is not None:
+                        turn._job.cancel(reason)
+                case AbandonTurn(_, turn_id):
+                    turn = self._turns.pop(turn_id, None)
+                    if turn is not None and turn._job is not None:
+                        self.lanes._engine.abandon(turn._job.id, "fenced")
+                    self._note_quiet()
+                case CancelChild(_, child_id, reason):
+                    child = self._children.get(child_id)
+                    if child is not None:
+                        child.cancel(reason)
+                case AnswerApproval(_, approval):
+                    asked = self._approvals.pop(approval.id, None)
+                    if asked is not None and not asked.done():
+                        asked.set_result(approval)
+                case Touch() | Add() | Forget() | RequestTurn():
+                    raise AssertionError(effect)
+                case _:
+                    assert_never(effect)
+
+    def _request(self, request: RequestTurn) -> None:
+        """Ask the lanes for a slot: the session's own lane first, then the lane of the turn."""
+        owner = request.owner
+        names = (self._session_lane(owner), request.lane)
+        label = f"turn of {owner.session}"
+        submit = functools.partial(
+            self.lanes.submit, names, self._run_turn, owner, priority=request.level, label=label, tenant=owner.tenant
+        )
+        try:
+            job = self._context.copy().run(submit)
+        except LanewayError as error:
+            self.kernel.setup_failed(owner, text_of(error), now=self.now(), wall=self.wall())
+            self.carry_out()
+            return
+        self._jobs[owner] = job
+        job.add_done_callback(lambda ended: self._slot_ended(owner, ended))
+
+    def _session_lane(self, owner: Owner) -> str:
+        if owner.tenant == "default":
+            return f"session:{owner.session}"
+        return f"{owner.tenant}/session:{owner.session}"
+
+    def _slot_ended(self, owner: Owner, job: Job[Any]) -> None:
+        """A slot that was never used (its wait was cancelled or timed out) is asked for again, after a while."""
+        if self._jobs.get(owner) is job:
+            del self._jobs[owner]
+            if self.is_open and not self.kernel.closing and job.state is not JobState.SUCCEEDED:
+                why = f"its slot was not granted: the job {job.state}"
+                self.kernel.setup_failed(owner, why, now=self.now(), wall=self.wall())
+                self.carry_out()
+
+    # ---- turns ----
+
+    async def _run_turn(self, owner: Owner) -> None:
+        """The slot is there: run one turn."""
+        node = CURRENT.get()
+        assert node is not None
+        job = self.lanes._engine.kernel.jobs[node[1]]
+        if self._jobs.get(owner) is job:
+            del self._jobs[owner]
+        entry = self.kernel.begin(owner, self.ids.new_id("turn"), now=self.now(), wall=self.wall())
+        self.carry_out()
+        if entry is None:
+            return
+        turn = Turn(self, entry)
+        turn._job = job
+        self._turns[turn.id] = turn
+        try:
+            await self.journal.committed(owner)
+        except asyncio.CancelledError:
+            self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or "its task was cancelled")
+            raise
+        except LanewayError as error:
+            self._turns.pop(turn.id, None)
+            self._note_quiet()
+            _log.warning("a turn of %r could not be begun: %s", owner.session, error)
+            return  # the reload that is under way asks for the turn again
+        turn._begun = True
+        self.kernel.started(turn._entry)
+        try:
+            answer = await self._handler(turn)
+        except asyncio.CancelledError:
+            self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or "its task was cancelled")
+            raise
+        except InterruptSignalError as signal:
+            self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or text_of(signal))
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is the outcome of its turn
+            _log.warning("a turn of %r failed: %s", owner.session, describe(error), exc_info=error)
+            self._end(turn, TurnState.FAILED, None, describe(error))
+        else:
+            self._finish_turn(turn, answer)
+
+    def _finish_turn(self, turn: Turn, answer: object) -> None:
+        """The handler has returned: what it returned is the answer, if it is one and nobody interrupted it."""
+        if turn._entry.cancelled:
+            self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled)
+        elif answer is None or answer == "":
+            self._end(turn, TurnState.SUCCEEDED, None, "")
+        elif not isinstance(answer, str):
+            self._end(turn, TurnState.FAILED, None, f"the handler returned {type(answer).__name__}, not text or None")
+        elif not _is_storable(answer):
+            self._end(turn, TurnState.FAILED, None, "the answer of the handler is not valid Unicode text")
+        else:
+            self._end(turn, TurnState.SUCCEEDED, answer, "")
+
+    def _end(self, turn: Turn, state: TurnState, answer: str | None, reason: str) -> None:
+        """The handler has ended; the store is told until it listens."""
+        self._turns.pop(turn.id, None)
+        entry = turn._entry
+        if not entry.live:
+            self._note_quiet()
+            return  # it was fenced long ago
+        if entry.owner in self._reloads:
+            self._ends[turn.id] = _End(state, answer, reason)
+            self._turns[turn.id] = turn
+            return
+        self._ends[turn.id] = _End(state, answer, reason)
+        now, wall = self.now(), self.wall()
+        if self.kernel.closing and state is not TurnState.SUCCEEDED and self.kernel.on_crash is OnCrash.RERUN:
+            self.kernel.give_back(entry, reason, now=now, wall=wall)
+        else:
+            closed = self.kernel.closing and state is TurnState.CANCELLED
+            self.kernel.end(
+                entry, TurnState.INTERRUPTED if closed else state, answer=answer, reason=reason, now=now, wall=wall
+            )
+        self.journal.after(entry.owner, functools.partial(self._end_stored, turn))
+        self.carry_out()
+
+    def _end_stored(self, turn: Turn, error: Exception | None) -> None:
+        if error is None:
+            self._ends.pop(turn.id, None)
+            self._note_quiet()
+        else:
+            self._turns[turn.id] = turn  # the reload that follows ends it again
+
+    def _note_quiet(self) -> None:
+        if not self._turns and not self._children:
+            for waiter in self._quiet:
+                _succeed(waiter)
+
+    async def take_in(self, turn: Turn, *, everything: bool) -> list[Message]:
+        """What goes into a turn at a boundary; nothing, if the store does not take it."""
+        entry = turn._entry
+        if entry.owner in self._reloads:
+            return []
+        items = self.kernel.boundary(entry, everything=everything, now=self.now(), wall=self.wall())
+        if not items:
+            return []
+        stored = self.journal.committed(entry.owner)
+        self.carry_out()
+        try:
+            await stored
+        except LanewayError:
+            return []  # they wait in their places
+        turn._check_fence()
+        turn.depth = 0
+        return [item.message for item in items]
+
+    async def reply(self, turn: Turn, text: str) -> None:
+        """Say something now."""
+        if not _is_storable(text):
+            raise InvalidMessageError("a reply must be valid Unicode text", hint="it has a lone surrogate")
+        owner = turn._entry.owner
+        self._check_session(owner)
+        self.kernel.reply(turn._entry, text, wall=self.wall())
+        self.carry_out()
+        await self.journal.committed(owner)
+
+    def set_phase(self, turn: Turn, state: TurnState) -> None:
+        """A turn says what it does."""
+        self.kernel.set_phase(turn._entry, state)
+
+    async def request_followup(self, turn: Turn, text: str) -> str:
+        """A further turn after this one."""
+        entry = turn._entry
+        if entry.depth >= FOLLOWUPS_MAX:
+            raise UsageError(
+                f"this is follow-up number {entry.depth} already",
+                hint=f"a workflow goes on at most {FOLLOWUPS_MAX} times",
+            )
+        note = texts.followup_note(text, entry.depth + 1)
+        item = Item(entry.owner, self._system_message(entry.owner, note), seq=self.store.next_seq(), lane=entry.lane)
+        item.depth = entry.depth + 1
+        item.set_body()
+        await self.change(entry.owner, self.kernel.accept, item, SYSTEM_SETTINGS)
+        return item.id
+
+    # ---- when the store fails ----
+
+    def _on_failure(self, owner: Owner, error: Exception) -> None:
+        """The store refused the rows of a session: what is in memory leads, so it goes, and is loaded again."""
+        if isinstance(error, FencedError):
+            self._lose(error)
+            return
+        if owner in self._reloads or not self.is_open:
+            return
+        old = self.kernel.forget_session(owner)
+        task = self.loop.create_task(self._reload(owner, old), name=f"laneway-reload {owner.session}")
+        self._reloads[owner] = task
+
+    def _lose(self, error: FencedError) -> None:
+        """Another process owns the store: nothing that is said here counts any more."""
+        if self._lost is None:
+            self._lost = error
+            _log.error("this inbox has lost its store to another owner: %s", error)
+            for turn in list(self._turns.values()):
+                turn._entry.live = 0
+                turn._entry.state, turn._entry.reason = TurnState.FENCED, text_of(error)
+                if turn._job is not None:
+                    turn._job.cancel("fenced")
+
+    async def _reload(self, owner: Owner, old: Mailbox | None) -> None:
+        attempt = 0
+        while True:
+            try:
+                loaded = await self.store.load_session(owner)
+                break
+            except LanewayError as error:
+                _log.warning("session %r cannot be loaded: %s", owner.session, error)
+                await asyncio.sleep(RELOAD_DELAYS_S[min(attempt, len(RELOAD_DELAYS_S) - 1)])
+                attempt += 1
+        del self._reloads[owner]
+        mine = {turn.id: turn for turn in self._turns.values() if turn._entry.owner == owner}
+        begun = {turn_id: turn for turn_id, turn in mine.items() if turn._begun}
+        unbegun = {row.id for row in loaded.states if row.kind == "turn" and row.id not in begun}
+        now, wall = self.now(), self.wall()
+        box = self.kernel.open_box(owner, requested=owner in self._jobs, not_before=now + HOLD_MS)
+        running = {turn_id: turn._entry for turn_id, turn in begun.items()}
+        attached = self.kernel.load(loaded, running=running, unbegun=unbegun, now=now, wall=wall)
+        box.not_before = 0
+        if old is not None:
+            box.failures, box.not_before, box.setup_error = old.failures, old.not_before, old.setup_error
+        for entry in attached:
+            self._attach(begun[entry.id], entry)
+        if unbegun or (old is not None and old.turn is not None and old.turn.id not in begun):
+            self.kernel.setup_failed(owner, "the store failed", now=now, wall=wall)
+        else:
+            self.kernel.reconsider(owner, now=now)
+        self.carry_out()
+
+    def _attach(self, turn: Turn, entry: TurnEntry) -> None:
+        """A turn that lived on while its session was loaded again; or had ended, and was not heard."""
+        turn._entry = entry
+        ended = self._ends.get(turn.id)
+        if ended is not None:
+            self._end(turn, *ended)
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _succeed(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
