@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import regex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from laneway.kernel.texts import (
@@ -23,6 +23,7 @@ from laneway.kernel.texts import (
     summary_line,
 )
 from laneway.mail import Message, MessageKind, MessageState, PendingMessage, Sender
+from tests.property.worlds import effort
 
 BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 MARKERS = [COLLECT_TITLE, OVERFLOW_TITLE, SKIPPED, SYSTEM_TITLE, "---", "Queued #1", "Queued #2 (from root)", "> "]
@@ -63,7 +64,7 @@ def disguised(draw: st.DrawFn) -> str:
 # ---- prompts can be read back -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(messages=MESSAGES)
 def test_a_collected_prompt_has_as_many_blocks_as_messages(messages: list[Message]) -> None:
     lines = collected_prompt(messages).splitlines()
@@ -78,7 +79,7 @@ def test_a_collected_prompt_has_as_many_blocks_as_messages(messages: list[Messag
         assert lines[lines.index(header) - 2] == ""
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(messages=MESSAGES)
 def test_the_texts_can_be_read_back_from_a_collected_prompt(messages: list[Message]) -> None:
     blocks = re.split(r"\n\n---\nQueued #[0-9]+[^\n]*\n", collected_prompt(messages))
@@ -130,7 +131,7 @@ def test_neutralising_only_ever_puts_a_quote_before_a_line(text: str) -> None:
     assert all(new in (old, f"> {old}") for old, new in zip(before, after, strict=True))
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(line=disguised(), before=st.text(max_size=5), mark=st.sampled_from(BREAKS))
 def test_a_disguised_marker_is_seen(line: str, before: str, mark: str) -> None:
     lines = neutralise(f"{before}{mark}{line}", collected=False).splitlines()
@@ -147,7 +148,7 @@ def test_a_text_that_is_ascii_and_has_no_marker_is_never_changed(text: str) -> N
 # ---- cuts -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(text=st.one_of(LONG, TEXTS))
 def test_a_summary_is_one_bounded_line_and_stays_what_it_is(text: str) -> None:
     line = summary_line(text)
@@ -158,7 +159,7 @@ def test_a_summary_is_one_bounded_line_and_stays_what_it_is(text: str) -> None:
     line.encode()
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(text=LONG)
 def test_a_summary_ends_where_a_grapheme_ends(text: str) -> None:
     whole = " ".join(word for word in regex.sub(r"[\p{Cc}\p{Cs}]+", "", " ".join(text.split())).split())
@@ -171,7 +172,7 @@ def test_a_summary_ends_where_a_grapheme_ends(text: str) -> None:
         assert all(not len(line) - 1 < end <= 159 for end in ends)
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(text=st.one_of(LONG, TEXTS), most=st.integers(1, 200))
 def test_a_clipped_text_fits_and_says_that_it_was_clipped(text: str, most: int) -> None:
     clipped = clip(text, most)

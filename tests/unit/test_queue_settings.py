@@ -7,13 +7,14 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from laneway.errors import ConfigError
 from laneway.kernel.settings import LEVELS, merge, options_from_json, options_to_json, resolve
 from laneway.mail import CAP_MAX, Drop, Mode, QueueOptions, QueueSettings
 from laneway.records import DURATION_MAX_MS
+from tests.property.worlds import effort
 
 OPTIONS = st.builds(
     QueueOptions,
@@ -79,7 +80,7 @@ def test_an_unknown_level_is_refused() -> None:
         resolve([("sesion", QueueOptions())], max_wait_ms=None)
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(levels=st.lists(st.tuples(st.sampled_from(LEVELS), OPTIONS), unique_by=lambda level: level[0]))
 def test_every_value_is_that_of_the_strongest_level_that_sets_it(levels: list[tuple[str, QueueOptions]]) -> None:
     found = resolve(levels, max_wait_ms=None)

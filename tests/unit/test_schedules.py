@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from laneway.errors import ConfigError
 from laneway.mail import Schedule
 from laneway.runtime.schedules import CRON_MAX, MISSED_MAX, check_cron, check_timezone, missed, next_firing
+from tests.property.worlds import effort
 
 BERLIN, LORD_HOWE, APIA = "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia"
 
@@ -265,7 +266,7 @@ def test_cron_equals_a_clock_that_is_read_every_minute(
     assert found == expected
 
 
-@settings(max_examples=60)
+@effort(60)
 @given(minute=field(59), hour=field(23), place=st.sampled_from(CHANGES), after=st.integers(0, HOURS_LONG * 3600_000))
 def test_cron_gives_the_same_firing_from_wherever_one_looks(
     minute: str, hour: str, place: tuple[str, str], after: int
