@@ -91,6 +91,10 @@ def test_a_grapheme_that_is_too_long_by_itself_does_not_hide_the_rest() -> None:
     assert summary_line("Z" + "\u0301" * 100_000 + " unseen") == "…"
 
 
+def test_an_ellipsis_that_somebody_wrote_is_kept_beside_ours() -> None:
+    assert summary_line("x" * 158 + "…" + "y" * 9) == "x" * 158 + "……"
+
+
 def test_a_summary_finds_the_words_behind_a_sea_of_white_space() -> None:
     assert summary_line("a" + " " * 100_000 + "b" + "\0 " * 100_000 + "c") == "a b c"
 

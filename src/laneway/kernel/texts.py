@@ -104,18 +104,18 @@ def clip(text: str, most: int) -> str:
         return text
     taken: list[str] = []
     room = most - 1
+    is_replaced = False
     for grapheme in _graphemes(text, most + _SCAN_MAX):
         shown = grapheme if len(grapheme) < most else _ELLIPSIS
         if len(shown) > room:
             break
+        is_replaced = shown is not grapheme
         taken.append(shown)
         room -= len(shown)
     else:
         if len(text) <= most + _SCAN_MAX:
             return "".join(taken)
-    if taken and taken[-1] == _ELLIPSIS:
-        taken.pop()
-    return "".join(taken) + _ELLIPSIS
+    return "".join(taken) + ("" if is_replaced else _ELLIPSIS)
 
 
 def _graphemes(text: str, most: int) -> Iterator[str]:
