@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 from threading import Lock
-from typing import Final
+from typing import Final, get_type_hints
 
 from laneway.errors import FencedError, StoreUnavailableError
 from laneway.rows import (
@@ -33,6 +33,7 @@ __all__ = ("MemoryDisk", "MemoryHistory", "MemoryStore")
 KEPT_MAX: Final = 500_000
 """How many ended messages, ended states, events and entries are kept, of each."""
 
+INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
 
 _by_seq: Callable[[MessageRow | StateRow | EventRow | EntryRow], int] = attrgetter("seq")
@@ -204,8 +205,12 @@ class MemoryDisk:
 class MemoryHistory:
     """The read side of a memory store."""
 
-    def __init__(self, disk: MemoryDisk) -> None:
-        self._disk = disk
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    @property
+    def _disk(self) -> MemoryDisk:
+        return self._store.disk
 
     async def message(self, message_id: str) -> MessageRow | None:
         """One message, waiting or ended."""
@@ -284,7 +289,7 @@ class MemoryStore:
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
         self._disk = disk if disk is not None else MemoryDisk()
-        self._history = MemoryHistory(self._disk)
+        self._history = MemoryHistory(self)
         self._epoch = 0
         self._users = 0
 
@@ -301,9 +306,15 @@ class MemoryStore:
         """The read side."""
         return self._history
 
+    @property
+    def disk(self) -> MemoryDisk:
+        """What its rows are on."""
+        self._check_open()
+        return self._disk
+
     def next_seq(self) -> int:
         """A sequence number higher than every number in the store and every one given out before."""
-        return self._disk.next_seq()
+        return self.disk.next_seq()
 
     async def open(self) -> None:
         """Become the owner, unless another user of this store has it open already."""
@@ -314,14 +325,12 @@ class MemoryStore:
 
     async def load_workspace(self, workspace: str) -> Loaded:
         """All live rows of a workspace."""
-        self._check_open()
-        drawers = self._disk.drawers
-        return _loaded([drawers[owner] for owner in self._disk.owners_of(workspace)])
+        disk = self.disk
+        return _loaded([disk.drawers[owner] for owner in disk.owners_of(workspace)])
 
     async def load_session(self, owner: Owner) -> Loaded:
         """All live rows of one session."""
-        self._check_open()
-        drawer = self._disk.drawers.get(owner)
+        drawer = self.disk.drawers.get(owner)
         return _loaded([drawer] if drawer is not None else [])
 
     async def find(self, lookups: Sequence[Lookup]) -> list[MessageRow | None]:
@@ -394,17 +403,64 @@ def _refusal(batch: Batch) -> StoreUnavailableError | None:
     return None
 
 
+class _Shape:
+    """Which fields of a kind of row are texts and which are numbers."""
+
+    def __init__(self, row: type[Row]) -> None:
+        hints = get_type_hints(row)
+        self.numbers = tuple(name for name in row._fields if hints[name] is int)
+        self.texts = tuple(name for name in row._fields if hints[name] is not int)
+        self._plain_texts = attrgetter(*(name for name in self.texts if name != "platform_id"))
+        self._plain_numbers = attrgetter(*self.numbers)
+
+    def is_plain(self, row: Row) -> bool:
+        """Whether there is nothing to look at more closely: rows are mostly ASCII and small numbers."""
+        try:
+            numbers = self._plain_numbers(row)
+            return (
+                "".join(self._plain_texts(row)).isascii()
+                and type(sum(numbers)) is int
+                and min(numbers) >= 0
+                and max(numbers) <= INTEGER_MAX
+            )
+        except TypeError:
+            return False
+
+
+_WITH_LIVE: Final = (MessageRow, StateRow)
+_SHAPES: Final = {row: _Shape(row) for row in (MessageRow, StateRow, EventRow, EntryRow)}
+
+
 def _flaw(row: Row) -> str:
-    for name, value in zip(row._fields, row, strict=True):
-        if isinstance(value, str):
-            if not value.isascii():
-                try:
-                    value.encode()
-                except UnicodeEncodeError as error:
-                    return f"{name} has a character that is no text: {error.reason}"
-        elif isinstance(value, int):
-            if not -INTEGER_MAX <= value <= INTEGER_MAX:
-                return f"{name} is too big a number: {value}"
-        elif value is not None or name != "platform_id":
-            return f"{name} is {type(value).__name__}, which cannot be kept"
+    """What is wrong with a row."""
+    shape = _SHAPES.get(type(row))
+    if shape is None:
+        return f"{type(row).__name__} is no row"
+    if isinstance(row, _WITH_LIVE) and row.live not in {0, 1}:
+        return f"live is {row.live!r}, not 0 or 1"
+    if isinstance(row, MessageRow) and row.platform_id is not None:
+        reason = _text_flaw("platform_id", row.platform_id)
+        if reason:
+            return reason
+    if shape.is_plain(row):
+        return ""
+    reasons = [_text_flaw(name, getattr(row, name)) for name in shape.texts if name != "platform_id"]
+    reasons += [_number_flaw(name, getattr(row, name)) for name in shape.numbers]
+    return next(filter(None, reasons), "")
+
+
+def _text_flaw(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        return f"{name} is {type(value).__name__}, not text"
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return f"{name} has a character that is no text: {error.reason}"
     return ""
+
+
+def _number_flaw(name: str, value: object) -> str:
+    if not isinstance(value, int):
+        return f"{name} is {type(value).__name__}, not a whole number"
+    return "" if INTEGER_MIN <= value <= INTEGER_MAX else f"{name} is too big a number: {value}"

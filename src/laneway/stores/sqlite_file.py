@@ -44,7 +44,7 @@ __all__ = (
 APPLICATION_ID: Final = 0x4C616E65  # "Lane"
 SQLITE_LEAST: Final = (3, 37, 0)  # the first with STRICT tables
 
-CHECKED_BYTES_MAX: Final = 64 * 1024 * 1024
+CHECKED_BYTES_MAX: Final = 128 * 1024 * 1024
 """Up to this size a store is checked page by page when it is opened; `laneway store check` does it at any size."""
 
 CHECKPOINT_PAGES: Final = 4000

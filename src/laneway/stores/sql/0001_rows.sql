@@ -1,8 +1,8 @@
 -- What a store keeps, one table for each kind of row, and `meta`, the numbers of the store itself.
 --
--- A commit costs what it writes, and it writes whole pages. So most indexes grow at their end: they begin with what all
--- rows share and go on with a sequence number, a row id or an id that counts up. Only two lie scattered, one page for
--- each session of a group: messages_of_session and the events themselves.
+-- A commit costs what it writes, and it writes whole pages. So there are few indexes, and most of them grow at their
+-- end: they begin with what all rows share and go on with a number or an id that counts up. Two lie scattered, one page
+-- for each session of a group: messages_by_session and the events themselves.
 
 CREATE TABLE meta (
     name TEXT PRIMARY KEY NOT NULL,
@@ -31,10 +31,8 @@ CREATE TABLE messages (
     body TEXT NOT NULL
 ) STRICT;
 
--- A restart reads what is live, however much has ended. The key goes on with the row id, so it grows at its end.
-CREATE INDEX messages_live ON messages (workspace) WHERE live = 1;
--- One session: what is live of it, and its history.
-CREATE INDEX messages_of_session ON messages (tenant, workspace, session, live, seq);
+-- What is live in a workspace or in a session, however much has ended; and the history of a session in two walks.
+CREATE INDEX messages_by_session ON messages (workspace, live, tenant, session, seq);
 CREATE INDEX messages_of_workspace ON messages (tenant, workspace, seq);
 -- Has it come before? Platform ids mostly count up, so they come first.
 CREATE INDEX messages_by_platform_id ON messages (platform_id, tenant, workspace, session)
@@ -53,8 +51,7 @@ CREATE TABLE states (
     PRIMARY KEY (kind, id)
 ) STRICT;
 
-CREATE INDEX states_live ON states (workspace) WHERE live = 1;
-CREATE INDEX states_of_session ON states (tenant, workspace, session, live, kind, seq);
+CREATE INDEX states_by_session ON states (workspace, live, tenant, session, kind, seq);
 CREATE INDEX states_of_workspace ON states (tenant, workspace, kind, seq);
 
 -- Events are small and are read by session: the table is its own index.

@@ -54,7 +54,7 @@ DELETE FROM states WHERE kind = ? AND id = ?;
 SELECT
     id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
     arrived_ms, ended_ms, body
-FROM messages
+FROM messages INDEXED BY messages_by_platform_id
 WHERE
     platform_id = :platform_id AND platform_id IS NOT NULL AND tenant = :tenant AND workspace = :workspace
     AND session = :session AND route = :route AND arrived_ms >= :since_ms
@@ -66,14 +66,14 @@ LIMIT 1;
 SELECT
     id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
     arrived_ms, ended_ms, body
-FROM messages INDEXED BY messages_live
+FROM messages INDEXED BY messages_by_session
 WHERE workspace = :workspace AND live = 1
 ORDER BY place, seq;
 
 -- name: live_states_of_workspace
 -- What a restart loads.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
-FROM states INDEXED BY states_live
+FROM states INDEXED BY states_by_session
 WHERE workspace = :workspace AND live = 1
 ORDER BY seq;
 
@@ -82,14 +82,14 @@ ORDER BY seq;
 SELECT
     id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
     arrived_ms, ended_ms, body
-FROM messages INDEXED BY messages_of_session
+FROM messages INDEXED BY messages_by_session
 WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1
 ORDER BY place, seq;
 
 -- name: live_states_of_session
 -- What a session that is woken loads.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
-FROM states INDEXED BY states_of_session
+FROM states INDEXED BY states_by_session
 WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1
 ORDER BY seq;
 
@@ -106,7 +106,7 @@ WHERE id = :id;
 SELECT
     id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
     arrived_ms, ended_ms, body
-FROM messages INDEXED BY messages_of_session
+FROM messages INDEXED BY messages_by_session
 WHERE
     tenant = :tenant AND workspace = :workspace AND session = :session AND live = 0 AND seq > :after_seq
     AND (:state = '' OR state = :state)
@@ -114,7 +114,7 @@ UNION ALL
 SELECT
     id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
     arrived_ms, ended_ms, body
-FROM messages INDEXED BY messages_of_session
+FROM messages INDEXED BY messages_by_session
 WHERE
     tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1 AND seq > :after_seq
     AND (:state = '' OR state = :state)
@@ -140,13 +140,13 @@ WHERE kind = :kind AND id = :id;
 -- name: states_of_session
 -- Two walks along one index, merged: the index has `live` before `kind` and `seq`.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
-FROM states INDEXED BY states_of_session
+FROM states INDEXED BY states_by_session
 WHERE
     tenant = :tenant AND workspace = :workspace AND session = :session AND live = 0 AND kind = :kind
     AND seq > :after_seq
 UNION ALL
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
-FROM states INDEXED BY states_of_session
+FROM states INDEXED BY states_by_session
 WHERE
     tenant = :tenant AND workspace = :workspace AND session = :session AND live = 1 AND kind = :kind
     AND seq > :after_seq
@@ -208,16 +208,26 @@ LIMIT :limit;
 -- name: sessions
 -- From one session key to the next by seeking: a session with a million messages costs one step.
 WITH RECURSIVE keys (session) AS (
-    SELECT min(session) FROM messages WHERE tenant = :tenant AND workspace = :workspace AND session > :after
+    SELECT :after
     UNION ALL
     SELECT (
-        SELECT min(later.session) FROM messages AS later
-        WHERE later.tenant = :tenant AND later.workspace = :workspace AND later.session > keys.session
+        SELECT min(later.session)
+        FROM (
+            SELECT min(ended.session) AS session FROM messages AS ended INDEXED BY messages_by_session
+            WHERE
+                ended.workspace = :workspace AND ended.live = 0 AND ended.tenant = :tenant
+                AND ended.session > keys.session
+            UNION ALL
+            SELECT min(waiting.session) FROM messages AS waiting INDEXED BY messages_by_session
+            WHERE
+                waiting.workspace = :workspace AND waiting.live = 1 AND waiting.tenant = :tenant
+                AND waiting.session > keys.session
+        ) AS later
     )
     FROM keys
     WHERE keys.session IS NOT NULL
 )
-SELECT session FROM keys WHERE session IS NOT NULL LIMIT :limit;
+SELECT session FROM keys WHERE session IS NOT NULL LIMIT :limit OFFSET 1;
 
 -- name: counts
 -- How many rows there are, and how many of them are live.
