@@ -34,6 +34,7 @@ from laneway.mail import (
     MessageState,
     Mode,
     OnCrash,
+    Outcome,
     PendingMessage,
     QueueOptions,
     QueueSettings,
@@ -543,7 +544,40 @@ class Inbox:
         steps = tuple(stories.step_of(unique[seq]) for seq in sorted(unique))
         return Story(message=message, final=final, steps=steps, text=stories.tell(message, final, steps))
 
+    async def messages(
+        self,
+        session_key: str | None = None,
+        *,
+        state: MessageState | str | None = None,
+        tenant: str = "default",
+        limit: int = 200,
+    ) -> list[Final]:
+        """The stored messages of one session or of all, oldest first: `state="dead_lettered"` lists what needs care."""
+        self._engine.check_open()
+        check_whole(limit, setting="limit", least=1, most=1_000_000)
+        if state is not None and state not in set(MessageState):
+            raise UsageError(f"there is no state {state!r}", hint=", ".join(MessageState))
+        owner = Owner(tenant, self._engine.workspace) if session_key is None else self._owner(session_key, tenant)
+        rows = await self._engine.store.history.messages(owner, state=str(state or ""), limit=limit)
+        return [
+            Final(
+                message_id=row.id,
+                disposition=MessageState(row.state),
+                outcome=Outcome(row.outcome) if row.outcome else None,
+                turn_id=row.turn_id or None,
+                reason=row.reason,
+                session_key=row.session,
+            )
+            for row in rows
+        ]
+
     # ---- sessions ----
+
+    async def sessions(self, *, tenant: str = "default", after: str = "", limit: int = 200) -> list[str]:
+        """Keys of the sessions that have messages, in alphabetical order after `after`."""
+        self._engine.check_open()
+        check_whole(limit, setting="limit", least=1, most=1_000_000)
+        return await self._engine.store.history.sessions(tenant, self._engine.workspace, after=after, limit=limit)
 
     async def stop(self, session_key: str, *, tenant: str = "default", actor: str = "host") -> Stopped:
         """End everything in a session: what waits, the running turn, its sub-agents; says how many of each."""

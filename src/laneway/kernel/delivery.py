@@ -62,6 +62,7 @@ __all__ = ("RETRY_DELAYS_MS", "Delivery")
 
 RETRY_DELAYS_MS = (500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000)
 CRASHES_MAX = 5
+DEFER_MS = 1_000
 
 _OUTCOMES = {
     TurnState.SUCCEEDED: Outcome.SUCCEEDED,
@@ -319,6 +320,14 @@ class Delivery:
                 self._leave(box, head)
                 self._finish(box, head, Change.DEAD_LETTER, reason, wall)
         self._consider(box, now)
+
+    def defer(self, owner: Owner, reason: str, *, now: int) -> None:
+        """The lanes take no work just now: again in a second, as often as it takes."""
+        box = self.boxes.get(owner)
+        if box is not None:
+            box.requested = False
+            box.not_before, box.setup_error = now + DEFER_MS, reason
+            self._arm(box, now)
 
     def give_back(self, turn: TurnEntry, reason: str, *, now: int, wall: int) -> None:
         """A turn ended before its handler began, or is to run again: its messages wait in their places."""

@@ -92,6 +92,13 @@ class AbandonTurn(NamedTuple):
     turn_id: str
 
 
+class WakeTurn(NamedTuple):
+    """The answer to the question of a turn has come."""
+
+    owner: Owner
+    turn_id: str
+
+
 class CancelChild(NamedTuple):
     """Ask a sub-agent to end."""
 
@@ -108,7 +115,17 @@ class AnswerApproval(NamedTuple):
 
 
 MailEffect = (
-    Touch | Add | Forget | Tell | Settle | RequestTurn | CancelTurn | AbandonTurn | CancelChild | AnswerApproval
+    Touch
+    | Add
+    | Forget
+    | Tell
+    | Settle
+    | RequestTurn
+    | CancelTurn
+    | AbandonTurn
+    | WakeTurn
+    | CancelChild
+    | AnswerApproval
 )
 
 

@@ -300,6 +300,7 @@ class TurnEntry:
 
     __slots__ = (
         "answer",
+        "asking",
         "began_at",
         "began_ms",
         "boundaries",
@@ -354,6 +355,7 @@ class TurnEntry:
         self.stopped = False  # /stop or /new: what it has seen does not come back
         self.forget = False  # rollback: its lines leave the history
         self.fence_at = 0  # when its grace is over
+        self.asking = False  # it waits for the next message of its own users
         self.boundaries = 0
         self.depth = 0  # how many request_followup lie behind it
         self.tokens = 0

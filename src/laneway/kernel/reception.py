@@ -10,7 +10,7 @@ from heapq import heappush
 from laneway.errors import MailboxFullError
 from laneway.events import MessageAccepted, MessageRefused, TypingStarted
 from laneway.kernel.delivery import Delivery
-from laneway.kernel.mailbox import Mailbox, Touch
+from laneway.kernel.mailbox import Mailbox, Touch, WakeTurn
 from laneway.kernel.messages import CUTTING, GATHERING, STEERING, Change, Item
 from laneway.mail import (
     WAITING_STATES,
@@ -107,6 +107,12 @@ class Reception(Delivery):
             return ""
         if item.mode in CUTTING:
             self._cut(box, item, now, wall)
+        elif turn is not None and turn.asking and item.merge_key == turn.merge_key and not turn.cancelled:
+            turn.asking = False
+            item.aim = turn.id
+            item.change(Change.PARK, f"it answers the question of turn {turn.id}")
+            self._out.append(WakeTurn(box.owner, turn.id))
+            return item.reason
         elif item.mode in STEERING and turn is not None:
             return self.park(box, item)
         return ""

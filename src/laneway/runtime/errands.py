@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from laneway.errors import LanewayError, UsageError, text_of
 from laneway.kernel import texts
 from laneway.mail import Approval, ApprovalState, Message, MessageKind, Mode, QueueSettings, TurnState
-from laneway.records import JobState
+from laneway.records import DURATION_MAX_MS, JobState, check_whole
 from laneway.rows import Owner
 from laneway.runtime.arrivals import Arrivals
 from laneway.runtime.executor import needs_thread
@@ -21,6 +22,8 @@ __all__ = ("SYSTEM_SETTINGS", "Errands", "describe")
 
 # The engine is the owner of its turns and children: it alone sets their private fields.
 # ruff: noqa: SLF001
+
+T = TypeVar("T")
 
 SYSTEM_SETTINGS = QueueSettings(mode=Mode.FOLLOWUP)
 APPROVAL_LANE = "control"
@@ -43,6 +46,11 @@ class Errands(Arrivals):
 
     async def ask_approval(self, turn: Turn, action: str, arguments: dict[str, Any], timeout_ms: int) -> Approval:
         """Ask and wait; the slots of the turn are lent meanwhile."""
+        check_whole(timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
+        try:
+            json.dumps(arguments, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the arguments of {action!r} cannot be kept as JSON: {error}") from None
         entry, wall = turn._entry, self.wall()
         approval = Approval(
             id=self.ids.new_id("approval"),
@@ -65,6 +73,26 @@ class Errands(Arrivals):
             return answered
         finally:
             self._approvals.pop(approval.id, None)
+
+    async def ask(self, turn: Turn, timeout_ms: int) -> Message | None:
+        """Wait for the next message of the turn's own users; the slots of the turn are lent meanwhile."""
+        check_whole(timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
+        turn._answered = answered = self.loop.create_future()
+        timer = self.loop.call_later(timeout_ms / 1000, turn._wake)
+        try:
+            async with turn.phase(TurnState.WAITING):
+                turn._entry.asking = True
+                await self.lanes.run(APPROVAL_LANE, _wait_for, answered, label=f"question of {turn.id}")
+        finally:
+            timer.cancel()
+            turn._entry.asking = False
+            turn._answered = None
+        taken = await self.take_in(turn, everything=False)
+        return taken[0] if taken else None
+
+    async def take_in(self, turn: Turn, *, everything: bool) -> list[Message]:
+        """What goes into a turn at a boundary."""
+        raise NotImplementedError
 
     # ---- children ----
 
@@ -134,7 +162,7 @@ class Errands(Arrivals):
         )
 
 
-async def _wait_for(answer: asyncio.Future[Approval]) -> Approval:
+async def _wait_for(answer: asyncio.Future[T]) -> T:
     return await answer
 
 

@@ -16,6 +16,8 @@ from contextvars import copy_context
 from typing import Any, NamedTuple, assert_never
 
 from laneway.errors import (
+    ClosedError,
+    DrainingError,
     FencedError,
     InterruptSignalError,
     InvalidMessageError,
@@ -37,8 +39,10 @@ from laneway.kernel.mailbox import (
     Settle,
     Tell,
     Touch,
+    WakeTurn,
 )
 from laneway.kernel.messages import Item, TurnEntry
+from laneway.kernel.protocol import Stop
 from laneway.mail import (
     Message,
     OnCrash,
@@ -204,6 +208,10 @@ class MailEngine(Errands):
                     if turn is not None and turn._job is not None:
                         self.lanes._engine.abandon(turn._job.id, "fenced")
                     self._note_quiet()
+                case WakeTurn(_, turn_id):
+                    turn = self._turns.get(turn_id)
+                    if turn is not None:
+                        turn._wake()
                 case CancelChild(_, child_id, reason):
                     child = self._children.get(child_id)
                     if child is not None:
@@ -227,6 +235,10 @@ class MailEngine(Errands):
         )
         try:
             job = self._context.copy().run(submit)
+        except (ClosedError, DrainingError) as error:
+            self.kernel.defer(owner, text_of(error), now=self.now())
+            self._arm()
+            return
         except LanewayError as error:
             self.kernel.setup_failed(owner, text_of(error), now=self.now(), wall=self.wall())
             self.carry_out()
@@ -267,7 +279,7 @@ class MailEngine(Errands):
         try:
             await self.journal.committed(owner)
         except asyncio.CancelledError:
-            self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or "its task was cancelled")
+            self._end(turn, *_cancelled_by(turn))
             raise
         except LanewayError as error:
             self._turns.pop(turn.id, None)
@@ -279,7 +291,7 @@ class MailEngine(Errands):
         try:
             answer = await self._handler(turn)
         except asyncio.CancelledError:
-            self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or "its task was cancelled")
+            self._end(turn, *_cancelled_by(turn))
             raise
         except InterruptSignalError as signal:
             self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or text_of(signal))
@@ -443,6 +455,16 @@ class MailEngine(Errands):
         ended = self._ends.get(turn.id)
         if ended is not None:
             self._end(turn, *ended)
+
+
+def _cancelled_by(turn: Turn) -> _End:
+    """Why the task of a turn was cancelled: the inbox said so, its lane did, or somebody else."""
+    job = turn._job
+    if turn._entry.cancelled:
+        return _End(TurnState.CANCELLED, None, turn._entry.cancelled)
+    if job is not None and job.stop is Stop.TIMEOUT:
+        return _End(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
+    return _End(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
 
 
 def _is_storable(text: str) -> bool:

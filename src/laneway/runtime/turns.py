@@ -47,6 +47,7 @@ class Turn:
         self.depth = entry.depth
         self.messages: tuple[Message, ...] = tuple(item.message for item in entry.items)
         self._begun = False
+        self._answered: asyncio.Future[None] | None = None
         self._job: Job[Any] | None = None
 
     def __repr__(self) -> str:
@@ -127,6 +128,19 @@ class Turn:
         """
         self._check()
         return self._engine.spawn(self, fn, args, label=label, timeout_ms=timeout_ms)
+
+    async def ask(self, question: str, *, timeout_ms: int = 3_600_000) -> Message | None:
+        """Say something and wait for the answer: the next message of the same route and rights, whatever its mode.
+
+        None when none came in time. The slots of this turn are free meanwhile.
+        """
+        await self.reply(question)
+        self._check()
+        return await self._engine.ask(self, timeout_ms)
+
+    def _wake(self) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
 
     async def ask_approval(
         self, action: str, arguments: Mapping[str, Any] | None = None, *, timeout_ms: int = 120_000
