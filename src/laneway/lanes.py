@@ -18,9 +18,10 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, TypeVarTuple, Unpack,
 
 from laneway.errors import ConfigError, InvalidJobError, UnknownJobError, UsageError
 from laneway.kernel import explain as questions
-from laneway.kernel.protocol import JobSpec, SettleJob
+from laneway.kernel.protocol import PLAIN, JobSpec, SettleJob
 from laneway.kernel.registry import Registry, check_name
 from laneway.kernel.scheduler import Kernel
+from laneway.ports import Store
 from laneway.records import (
     DURATION_MAX_MS,
     DrainReport,
@@ -66,7 +67,23 @@ LIMITER_LANE = "agent"
 LIMITER_MAX = 10
 LIMITER_DEPTH = 10
 
-_PLAIN = JobSpec()
+F = TypeVar("F", bound=Callable[[Any], Any])
+
+
+class DurableOptions(TypedDict, total=False):
+    """What may be said about a durable job when it is enqueued: what `JobOptions` has, but for `signal`."""
+
+    priority: Priority
+    timeout_ms: int | None
+    wait_timeout_ms: int | None
+    deadline_ms: int | None
+    delay_ms: int | None
+    retry: RetryPolicy | None
+    effect: Effect | Literal["read", "idempotent", "write"]
+    tenant: str
+    weight: float
+    key: str | None
+    label: str
 
 
 class JobOptions(TypedDict, total=False):
@@ -97,6 +114,7 @@ class JobOptions(TypedDict, total=False):
 
 
 _OPTIONS = tuple(JobOptions.__annotations__)
+_Options = JobOptions | DurableOptions
 
 
 class LaneScope:
@@ -147,7 +165,7 @@ class LaneScope:
             )
         names = (self._prefix + lane if self._prefix else lane) if type(lane) is str else self._names(lane)
         if not options:
-            return self._engine.submit(names, fn, args, _PLAIN)
+            return self._engine.submit(names, fn, args, PLAIN)
         signal = options.pop("signal", None)
         if signal is not None and not isinstance(signal, AbortSignal):
             raise InvalidJobError(f"signal must be an AbortSignal, not {signal!r}")
@@ -174,6 +192,30 @@ class LaneScope:
             if not job.done():
                 job.cancel("the caller of run() was cancelled")
             raise
+
+    async def enqueue(
+        self, lane: str | Sequence[str], handler: str, payload: object = None, /, **options: Unpack[DurableOptions]
+    ) -> Job[Any]:
+        """Take a durable job and return its handle once it is stored: it outlives this process.
+
+        `handler` is a name that was registered with `Lanes.handler`; its function gets `payload`, any JSON value, as
+        its one argument. A job whose `key` belongs to a live durable job joins that one. Cancelling `enqueue` does not
+        take the job back. If the store fails, nothing was taken.
+        """
+        if "signal" in options:
+            raise InvalidJobError(
+                "a durable job takes no signal: it may outlive this process", hint="cancel it by its handle or its id"
+            )
+        spec = _spec(self._prefix, options) if options else PLAIN
+        durable = self._engine.durable
+        job, stored = durable.take(self._names(lane), handler, payload, spec)
+        if stored is not None:
+            try:
+                await stored
+            except asyncio.CancelledError:
+                durable.forget_handle(job)
+                raise
+        return job
 
     def slot(
         self,
@@ -311,6 +353,11 @@ class Lanes(LaneScope):
     """Named lanes with widths and priorities for any async (or sync) function, on the loop that opens them.
 
     Open them with `async with`. Leaving waits for every job; leaving by an exception cancels them.
+
+    With a `store` (an address such as `sqlite:///jobs.db`, or a `Store`) there are durable jobs too: `handler` names a
+    function, `enqueue` takes a job for it. Opening goes on with those of this `workspace` that the store holds. Leaving
+    leaves those in the store that cannot run now: they wait for a time, for their handler or in a paused lane. Leaving
+    by an exception leaves all of them there.
     """
 
     def __init__(
@@ -320,6 +367,8 @@ class Lanes(LaneScope):
         max_concurrent: int | None = None,
         groups: Mapping[str, Group] | None = None,
         host: HostEnv | None = None,
+        store: str | Store | None = None,
+        workspace: str = "default",
         dlq_max_size: int = 1000,
         threads_max: int = 64,
         unknown: Literal["refuse", "create"] = "refuse",
@@ -350,6 +399,14 @@ class Lanes(LaneScope):
         host = host or HostEnv()
         engine = Engine(Kernel(registry), clock=host.clock, ids=host.ids, random=host.random, dlq_max_size=dlq_max_size)
         super().__init__(engine, "")
+        if not isinstance(workspace, str) or not workspace:
+            raise ConfigError(f"workspace must be text, not {workspace!r}", setting="workspace", value=workspace)
+        self._workspace = workspace
+        self._store: Store | None = None
+        if store is not None:
+            from laneway.stores import open_store  # loaded only by those who use a store
+
+            self._store = open_store(store)
         self._close_timeout_ms = close_timeout_ms
         self._limiter = False
 
@@ -398,6 +455,27 @@ class Lanes(LaneScope):
         """Jobs whose retries were used up: `list`, `show`, `edit`, `retry`, `purge`."""
         return self._engine.dead_letters
 
+    @overload
+    def handler(self, name: str) -> Callable[[F], F]: ...
+
+    @overload
+    def handler(self, name: str, fn: F) -> F: ...
+
+    def handler(self, name: str, fn: F | None = None) -> F | Callable[[F], F]:
+        """Say which function runs the durable jobs of that name: `@lanes.handler("fetch")`, or `handler("fetch", fn)`.
+
+        It takes one argument, the payload, and may be async, or sync (it then runs on a thread). Jobs in the store
+        whose handler is not known yet wait until it is.
+        """
+
+        def register(function: F) -> F:
+            if self._engine.is_open:
+                self._engine.check_caller("handler")
+            self._engine.durable.register(name, function)
+            return function
+
+        return register if fn is None else register(fn)
+
     def scope(self, name: str, lanes: Mapping[str, LaneConfig | int] | None = None) -> LaneScope:
         """A view whose lane `execute` is `<name>/execute`: one for each session or workspace, isolated from others.
 
@@ -430,7 +508,8 @@ class Lanes(LaneScope):
     ) -> DrainReport:
         """Take no new work and wait for what there is; at the timeout what has not begun is cancelled.
 
-        Jobs that run may still submit jobs of their own. `reopen()` ends the drain.
+        Jobs that run may still submit jobs of their own. Durable jobs that have not begun are not cancelled: they stay
+        in the store. `reopen()` ends the drain, and goes on with them.
         """
         if timeout_ms is not None:
             check_whole(timeout_ms, setting="timeout_ms", least=0, most=DURATION_MAX_MS)
@@ -443,7 +522,10 @@ class Lanes(LaneScope):
         await self._engine.close(cancel=True, timeout_ms=self._close_timeout_ms)
 
     async def __aenter__(self) -> Self:
-        self._engine.open()
+        if self._store is None:
+            self._engine.open()
+        else:
+            await self._engine.durable.open(self._store, self._workspace)
         return self
 
     async def __aexit__(
@@ -469,7 +551,7 @@ def _state(value: JobState | str) -> JobState:
         raise ConfigError(f"there is no state {value!r}", setting="state", value=value, hint=states) from None
 
 
-def _spec(prefix: str, options: JobOptions) -> JobSpec:
+def _spec(prefix: str, options: _Options) -> JobSpec:
     """Check what a caller said about a job."""
     given: dict[str, Any] = dict(options)
     unknown = [name for name in given if name not in _OPTIONS]

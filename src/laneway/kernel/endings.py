@@ -27,6 +27,7 @@ from laneway.kernel.protocol import (
     End,
     FinishJob,
     Hold,
+    JobSpec,
     KeepDeadLetter,
     SettleJob,
     Stop,
@@ -34,7 +35,7 @@ from laneway.kernel.protocol import (
 )
 from laneway.kernel.registry import Registry
 from laneway.kernel.timers import Alarm
-from laneway.records import FINAL_STATES, JobId, JobState, RetryPolicy
+from laneway.records import FINAL_STATES, JobId, JobState, LaneConfig, RetryPolicy
 from laneway.records import Effect as JobEffect
 
 HISTORY_MAX = 100
@@ -66,7 +67,7 @@ class Endings(Admission):
 
     def _attempt_over(self, entry: Entry, ended: FinishJob, now: int, *, abandoned: bool = False) -> None:
         """An attempt did not simply succeed: decide between another one and an end."""
-        policy = self.policy_of(entry)
+        policy = policy_of(entry.spec, entry.lanes[-1].config)
         if entry.stop is not None:
             reason = entry.reason + (" (abandoned)" if abandoned else "")
             if entry.stop is not Stop.TIMEOUT or entry.spec.effect is JobEffect.WRITE or not policy.max_retries:
@@ -77,8 +78,8 @@ class Endings(Admission):
             entry.reason = ended.reason
             self._finish_job(entry, Trigger.CANCEL, now)
             return
-        elif ended.end is End.PUT_BACK:
-            entry.attempt -= 1
+        elif ended.end in (End.PUT_BACK, End.INTERRUPTED):
+            entry.attempt -= ended.end is End.PUT_BACK
             self._wait_again(entry, ended.after_ms, now, hold=ended.hold)
             return
         verdict = verdict_on(ended, policy, failures=entry.failures, deferrals=entry.deferrals)
@@ -95,11 +96,6 @@ class Endings(Admission):
             return
         entry.reason = verdict.reason
         self._finish_job(entry, verdict.trigger, now, abandoned=abandoned)
-
-    @staticmethod
-    def policy_of(entry: Entry) -> RetryPolicy:
-        """Whether a job may run again: what it says itself, else what its lane says."""
-        return entry.spec.retry or entry.lanes[-1].config.retry or _NO_RETRY
 
     def _wait_again(
         self, entry: Entry, delay: int, now: int, *, hold: Hold | None = None, abandoned: bool = False
@@ -316,6 +312,11 @@ class Endings(Admission):
         for lane in entry.lanes:
             lane.counters.abandoned += 1
         self.job_event(JobAbandoned, entry)
+
+
+def policy_of(spec: JobSpec, lane: LaneConfig) -> RetryPolicy:
+    """Whether a job may run again: what it says itself, else what its lane says."""
+    return spec.retry or lane.retry or _NO_RETRY
 
 
 def may_stop(entry: Entry, stop: Stop) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from laneway.events import Event
 from laneway.records import Effect as JobEffect
@@ -28,7 +28,8 @@ class End(Enum):
     CANCELLED = "cancelled"
     RETRY_LATER = "retry_later"
     GAVE_UP = "gave_up"
-    PUT_BACK = "put_back"  # its code never ran, or is to run again as if it had not: costs nothing
+    PUT_BACK = "put_back"  # its code never began: it does not count as an attempt
+    INTERRUPTED = "interrupted"  # its code began, and is to run again: costs no retry
 
 
 class Stop(Enum):
@@ -62,6 +63,10 @@ class JobSpec:
         times = (self.timeout_ms, self.wait_timeout_ms, self.deadline_ms, self.delay_ms)
         plain = self.priority == Priority.USER and self.key is None and all(time is None for time in times)
         object.__setattr__(self, "is_plain", plain)
+
+
+PLAIN: Final = JobSpec()
+"""A job about which nothing was said."""
 
 
 class Hold(NamedTuple):
@@ -116,16 +121,16 @@ class ReleaseJobs(NamedTuple):
     threaded: bool | None = None
 
 
-class LeaveJob(NamedTuple):
-    """A job that has not begun leaves without an end: it stays in its store."""
+class LeaveJobs(NamedTuple):
+    """Jobs that have not begun leave without an end: they stay in their store."""
 
-    job_id: JobId
+    job_ids: tuple[JobId, ...]
 
 
 class FinishJob(NamedTuple):
     """An attempt has ended. `jitter` is a random number from 0 to 1, used if it is to run again.
 
-    `hold` is for an attempt that is put back: what it waits for now.
+    `hold` is for an attempt that was put back: what it waits for now.
     """
 
     job_id: JobId
@@ -228,7 +233,7 @@ Command = (
     SubmitJob
     | RestoreJobs
     | ReleaseJobs
-    | LeaveJob
+    | LeaveJobs
     | FinishJob
     | StopJob
     | StopWaiting

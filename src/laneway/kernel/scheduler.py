@@ -24,7 +24,7 @@ from laneway.events import (
     ShutdownStarted,
 )
 from laneway.kernel import protocol
-from laneway.kernel.endings import BEGUN, STOP_TRIGGERS, Endings, may_stop
+from laneway.kernel.endings import BEGUN, STOP_TRIGGERS, Endings, may_stop, policy_of
 from laneway.kernel.histograms import FINE
 from laneway.kernel.jobs import TRANSITIONS, Entry, Trigger, move
 from laneway.kernel.lanes import Lane, Pool, parent_of
@@ -42,7 +42,7 @@ from laneway.kernel.protocol import (
 )
 from laneway.kernel.registry import Registry
 from laneway.kernel.timers import Alarm
-from laneway.records import FINAL_STATES, JobId, JobState, check_concurrency
+from laneway.records import FINAL_STATES, JobId, JobState, RetryPolicy, check_concurrency
 
 _SUCCEEDED = TRANSITIONS[JobState.RUNNING, Trigger.SUCCEED]
 _new = tuple.__new__  # makes a NamedTuple at half the price; only where every job passes
@@ -362,6 +362,12 @@ class Kernel(Endings):
             for lane in found:
                 self.registry.retire_if_idle(lane, now)
 
+    def policy_for(self, spec: JobSpec, lanes: Sequence[str], *, now: int) -> RetryPolicy:
+        """Whether a job that is about to be restored may run again."""
+        lane = self.registry.find(lanes[-1], now, make=True)
+        self.registry.retire_if_idle(lane, now)
+        return policy_of(spec, lane.config)
+
     def release(self, job_ids: Sequence[JobId], threaded: bool | None = None, *, now: int) -> list[Effect]:
         """What held these jobs up is gone: they are due now, or when they would have been."""
         now = self._begin(now)
@@ -378,11 +384,13 @@ class Kernel(Endings):
                 self._job_due(Alarm.DUE, entry, now)
         return self._end_command(now)
 
-    def leave(self, job_id: JobId, *, now: int) -> list[Effect]:
-        """A job that has not begun leaves without an end; its state is what it was. One that runs stays."""
+    def leave(self, job_ids: Sequence[JobId], *, now: int) -> list[Effect]:
+        """Jobs that have not begun leave without an end, before anything else starts; those that run stay."""
         now = self._begin(now)
-        entry = self.jobs.get(job_id)
-        if entry is not None and entry.state not in BEGUN:
+        for job_id in job_ids:
+            entry = self.jobs.get(job_id)
+            if entry is None or entry.state in BEGUN:
+                continue
             if entry.state is JobState.SCHEDULED:
                 self._unschedule(entry)
             else:
@@ -617,8 +625,8 @@ class Kernel(Endings):
                 return self.restore(jobs, now=now)
             case protocol.ReleaseJobs(job_ids, threaded):
                 return self.release(job_ids, threaded, now=now)
-            case protocol.LeaveJob(job_id):
-                return self.leave(job_id, now=now)
+            case protocol.LeaveJobs(job_ids):
+                return self.leave(job_ids, now=now)
             case protocol.FinishJob(job_id, attempt, end, reason, after_ms, jitter, hold):
                 return self.finish(job_id, attempt, end, now, reason, after_ms, jitter, hold)
             case protocol.StopJob(job_id, stop, reason, actor):

@@ -22,10 +22,15 @@ __all__ = ("DeadLetters",)
 class _Kept:
     letter: DeadLetter
     again: Callable[[DeadLetter], Job[Any]]
+    changed: Callable[[DeadLetter | None], None] | None
 
 
 class DeadLetters:
-    """At most `dlq_max_size` of them; the oldest goes when there is one too many, and is counted in `dropped`."""
+    """At most `dlq_max_size` of them; the oldest goes when there is one too many, and is counted in `dropped`.
+
+    Those of durable jobs are kept in the store, and what is done to them here is stored too. Their one argument is the
+    payload.
+    """
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -57,6 +62,8 @@ class DeadLetters:
             args=kept.letter.args if args is None else tuple(args),
             kwargs=kept.letter.kwargs if kwargs is None else dict(kwargs),
         )
+        if kept.changed is not None:
+            kept.changed(letter)
         self._kept[letter.id] = replace(kept, letter=letter)
         return letter
 
@@ -71,17 +78,30 @@ class DeadLetters:
 
     def purge(self, *job_ids: str) -> int:
         """Forget these (all of them without ids); says how many."""
-        letters = [self._find(job_id).letter for job_id in dict.fromkeys(job_ids)] if job_ids else self.list()
-        for letter in letters:
-            del self._kept[letter.id]
-        return len(letters)
+        found = [self._find(job_id) for job_id in dict.fromkeys(job_ids)] if job_ids else [*self._kept.values()]
+        for kept in found:
+            self._drop(kept)
+        return len(found)
 
-    def keep(self, letter: DeadLetter, again: Callable[[DeadLetter], Job[Any]]) -> None:
-        """Keep one more; the oldest goes if there are too many."""
-        self._kept[letter.id] = _Kept(letter, again)
+    def keep(
+        self,
+        letter: DeadLetter,
+        again: Callable[[DeadLetter], Job[Any]],
+        changed: Callable[[DeadLetter | None], None] | None = None,
+    ) -> None:
+        """Keep one more; the oldest goes if there are too many.
+
+        `again` submits it as a new job. `changed` hears what it was edited to (and may refuse), and None when it goes.
+        """
+        self._kept[letter.id] = _Kept(letter, again, changed)
         while len(self._kept) > self._max_size:
-            del self._kept[next(iter(self._kept))]
+            self._drop(next(iter(self._kept.values())))
             self.dropped += 1
+
+    def _drop(self, kept: _Kept) -> None:
+        if kept.changed is not None:
+            kept.changed(None)
+        del self._kept[kept.letter.id]
 
     def _find(self, job_id: str) -> _Kept:
         kept = self._kept.get(JobId(job_id))

@@ -22,6 +22,14 @@ from laneway.runtime.handles import Job
 _ABANDONED = "; it did not stop within its grace and was abandoned: what it still does outside cannot be stopped"
 
 
+def repr_of(error: BaseException) -> str:
+    """An error as a dead letter shows it, whatever its own `__repr__` does."""
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - somebody else's __repr__
+        return f"<{type(error).__name__}>"
+
+
 def called(job_id: JobId, label: str) -> str:
     """What a reader knows a job by."""
     return f"{label} ({job_id})" if label else job_id

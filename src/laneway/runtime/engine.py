@@ -37,6 +37,7 @@ from laneway.kernel.protocol import (
     CompleteJob,
     Effect,
     End,
+    Hold,
     JobSpec,
     KeepDeadLetter,
     Publish,
@@ -44,12 +45,14 @@ from laneway.kernel.protocol import (
     SettleJob,
     StartJob,
     Stop,
+    StoreJob,
 )
 from laneway.kernel.scheduler import Kernel
 from laneway.ports import Clock, Ids, Random
 from laneway.records import DeadLetter, DrainReport, Explanation, JobId, JobState, Snapshot
 from laneway.runtime.dead_letters import DeadLetters
-from laneway.runtime.endings import error_of, stop_error
+from laneway.runtime.durable import Durable, DurableJob, run_durable
+from laneway.runtime.endings import error_of, repr_of, stop_error
 from laneway.runtime.executor import name_of, needs_thread, run_attempt, same_function
 from laneway.runtime.handles import CURRENT, Failure, Job, JoinedJob, Node, SlotEntry
 from laneway.runtime.signals import AbortSignal
@@ -87,11 +90,12 @@ class Engine:
         self._monotonic_ms = clock.monotonic_ms
         self._wall_ms = clock.wall_ms
         self._new_id = cast("Callable[[str], JobId]", ids.new_id)
-        self._random = random
+        self.random = random
+        self.durable = Durable(self)
         self.dead_letters = DeadLetters(dlq_max_size)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._plain_tasks = False
-        self._context = copy_context()
+        self.context = copy_context()  # of whoever opens it
         self._thread = 0
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
@@ -122,7 +126,7 @@ class Engine:
         # of a job in the middle of a decision about others.
         self._plain_tasks = not getattr(loop, "makes_own_tasks", False)
         self._thread = threading.get_ident()
-        self._context = copy_context()
+        self.context = copy_context()
         self._seen = self._counts()
 
     @property
@@ -131,6 +135,11 @@ class Engine:
         if self._loop is None:
             raise ClosedError(opened=False)
         return self._loop
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes commands now."""
+        return self._loop is not None and not self._closed
 
     def check_caller(self, call: str) -> None:
         """Refuse callers on other threads, before opening and after closing."""
@@ -170,7 +179,7 @@ class Engine:
         current = CURRENT.get()
         up = self.live_node(current) if current is not None else None
         effects = self.kernel.submit(self._new_id("job"), names, spec, job, self._monotonic_ms(), up, needs_thread(fn))
-        handle = job if spec.key is None else self._share(job)
+        handle = job if spec.key is None else self.share(job)
         if signal is not None:
             self._listen(handle, signal)
         if effects or self._callbacks or self.kernel.timers.heap:
@@ -184,10 +193,10 @@ class Engine:
         primary = cast("Job[Any]", self.kernel.jobs[job_id])
         if not same_function(primary._fn, fn):
             raise DuplicateJobError(key=spec.key or "", job_id=job_id)
-        return self._share(primary)
+        return self.share(primary)
 
     @staticmethod
-    def _share(job: Job[Any]) -> Job[Any]:
+    def share(job: Job[Any]) -> Job[Any]:
         """A handle of its own for each caller of a job with a key; the job itself is nobody's alone."""
         if job._handles is None:
             job._handles = {}
@@ -211,7 +220,7 @@ class Engine:
 
     def cancel_handle(self, job: Job[Any], reason: str, stop: Stop = Stop.CANCEL) -> bool:
         """Cancel for one handle: of a shared job only the last one really ends it."""
-        if job._done or self._closed:
+        if job._done or self._closed or job.id not in self.kernel.jobs:
             return False
         self.check_caller("cancel")
         reason = text_of(reason)
@@ -389,18 +398,28 @@ class Engine:
         if self._closed:
             return
         after_ms = getattr(error, "after_ms", 0) if isinstance(error, RetryLater) else 0
-        jitter = self._random.random()
+        jitter = self.random.random()
         self._carry_out(self.kernel.finish(job.id, number, end, self.now(), reason, after_ms, jitter))
+
+    def attempt_put_back(
+        self, job: Job[Any], number: int, end: End, *, after_ms: int = 0, hold: Hold | None = None
+    ) -> None:
+        """An attempt that is to run again at no cost has ended: later, or when what holds it up is gone."""
+        if not self._closed:
+            self._carry_out(self.kernel.finish(job.id, number, end, self.now(), after_ms=after_ms, hold=hold))
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if type(effect) is StartJob:  # nearly all effects are of these two kinds, so they come first
                 job = effect.entry
-                if type(job) is Job:
+                if type(job) is Job or type(job) is DurableJob:
                     job._begun = False
                     if effect.attempt > 1:
                         job._ending, job._error = False, None
-                    coroutine = run_attempt(self, job, effect.attempt)
+                    if type(job) is DurableJob:
+                        coroutine = run_durable(self, job, effect.attempt)
+                    else:
+                        coroutine = run_attempt(self, job, effect.attempt)
                     context = job._context.copy()  # each attempt starts with what the submitter had
                     if self._plain_tasks:
                         job._task = JobTask(coroutine, loop=self._loop, name=job.id, context=context)
@@ -412,6 +431,8 @@ class Engine:
                 job = effect.entry
                 if type(job) is Job:
                     self._complete(job)
+                elif type(job) is DurableJob:
+                    self.settle(job, job._value)
             else:
                 try:
                     self._carry_out_rare(effect)
@@ -427,10 +448,12 @@ class Engine:
     def _carry_out_rare(self, effect: Effect) -> None:
         match effect:
             case SettleJob(entry):
-                if isinstance(entry, Job):
+                if isinstance(entry, DurableJob):
+                    self.durable.settle(entry, effect)
+                elif isinstance(entry, Job):
                     # Whoever cancelled a job knows; only errors that nobody asked for are worth a line in the log.
                     quiet = effect.state is JobState.CANCELLED
-                    self._settle(entry, Failure(entry, error_of(entry, effect), quiet=quiet))
+                    self.settle(entry, Failure(entry, error_of(entry, effect), quiet=quiet))
                 else:
                     self._refuse_slot(entry, effect)
             case Publish(event):
@@ -441,8 +464,13 @@ class Engine:
                 waiter = self._waits.pop(wait_id, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(None)
-            case KeepDeadLetter():
-                self._keep_dead_letter(effect)
+            case KeepDeadLetter(entry):
+                if isinstance(entry, DurableJob):
+                    self.durable.keep_dead_letter(effect)
+                else:
+                    self._keep_dead_letter(effect)
+            case StoreJob():
+                self.durable.note_schedule(effect)
             case StartJob() | CompleteJob():
                 raise InternalError(f"{effect} was not carried out where it should have been")
             case _:
@@ -466,6 +494,9 @@ class Engine:
 
     def _never_begun(self, job: Job[Any], number: int) -> None:
         if not job._begun:
+            if isinstance(job, DurableJob) and not job._ending:
+                self.durable.never_begun(job, number)
+                return
             reason = "" if job._ending else "its task was cancelled before its first step"
             self.attempt_ended(job, number, End.CANCELLED, None, reason)
 
@@ -485,7 +516,7 @@ class Engine:
 
     def _complete(self, job: Job[Any]) -> None:
         if self._signals or job.spec.key is not None:
-            self._settle(job, job._value)
+            self.settle(job, job._value)
             return
         job._done = True
         job._task = None
@@ -496,7 +527,8 @@ class Engine:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def _settle(self, job: Job[Any], value: Any) -> None:
+    def settle(self, job: Job[Any], value: Any) -> None:
+        """A job has ended, with a value or a `Failure`: wake whoever awaits it."""
         self._settle_handle(job, value)
         for handle in list((job._handles or {}).values()):
             self._settle_handle(handle, value)
@@ -525,7 +557,7 @@ class Engine:
             handler=name_of(job._fn),
             args=job._args,
             kwargs={},
-            error=_repr_of(error) if isinstance(error, Exception) else effect.reason,
+            error=repr_of(error) if isinstance(error, Exception) else effect.reason,
             reason=effect.reason,
             attempts=effect.attempts,
             submitted_ms=now - (self.now() - effect.submitted_at),
@@ -589,7 +621,7 @@ class Engine:
                 for callback in list(self._callbacks):
                     try:
                         # In the context of whoever opened the lanes: what it submits belongs to no job.
-                        self._context.copy().run(callback, snapshot)
+                        self.context.copy().run(callback, snapshot)
                     except (Exception, asyncio.CancelledError):  # noqa: BLE001 - a callback stops nothing
                         _log.exception("an on_change callback raised")
         finally:
@@ -648,13 +680,14 @@ class Engine:
         self._carry_out(self.kernel.drain(purpose, now=self.now()))
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                while self.kernel.jobs and self.kernel.draining is not None:
+                while self.kernel.draining is not None and not self.durable.is_all_stored(held_only=True):
                     await self._wait_quiet()
         except TimeoutError:
             pass
-        finished = not self.kernel.jobs
+        finished = self.durable.is_all_stored(held_only=True)
         cancelled = 0
-        if not finished and self.kernel.draining is not None:
+        if self.kernel.jobs and self.kernel.draining is not None:
+            self.durable.leave_waiting("drain")
             before = len(self.kernel.jobs)
             self._carry_out(self.kernel.stop_waiting(None, "drain", now=self.now()))
             cancelled = before - len(self.kernel.jobs)
@@ -666,6 +699,7 @@ class Engine:
         """End a drain: take work again, and let whoever waits for the drain go on."""
         self.check_caller("reopen")
         self._carry_out(self.kernel.reopen(now=self.now()))
+        self.durable.come_back()
         self._wake_quiet()
 
     async def close(self, *, cancel: bool, timeout_ms: int) -> None:
@@ -678,12 +712,16 @@ class Engine:
                 await self._wait_out()
         finally:
             try:
+                self.durable.begin_close()
                 self._cancel_all("the lanes are closing")
                 await self.wait_idle(timeout_ms)
             finally:
                 tasks = self._shut()
-                if tasks:
-                    await asyncio.wait(tasks)
+                try:
+                    if tasks:
+                        await asyncio.wait(tasks)
+                finally:
+                    await self.durable.close()
 
     def _refuse_inside(self, call: str) -> None:
         self.check_caller(call)
@@ -710,7 +748,7 @@ class Engine:
             patience.cancel()
 
     async def _wait_for_all(self) -> None:
-        while self.kernel.jobs:
+        while not self.durable.is_all_stored():
             stuck = questions.stuck(self.kernel)
             for job_id in stuck:
                 if job_id in self.kernel.jobs:
@@ -747,10 +785,3 @@ class Engine:
             if not waiter.done():
                 waiter.set_result(None)
         return [*in_threads, *self._unbegun]
-
-
-def _repr_of(error: Exception) -> str:
-    try:
-        return repr(error)
-    except Exception:  # noqa: BLE001 - somebody else's __repr__
-        return f"<{type(error).__name__}>"

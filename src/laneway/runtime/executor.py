@@ -57,27 +57,44 @@ async def run_attempt(engine: Engine, job: Job[Any], number: int) -> None:
     CURRENT.set((engine, job.id, number, None))
     try:
         if job.threaded:
-            value = await _call_in_thread(engine, job)
+            value = await call_in_thread(engine, job)
         else:
             value = await job._fn(*job._args)
-    except asyncio.CancelledError as error:
-        reason = "" if job._ending else "it raised CancelledError itself"
-        engine.attempt_ended(job, number, End.CANCELLED, error, reason)
-    except RetryLater as signal:
-        engine.attempt_ended(job, number, End.RETRY_LATER, signal, text_of(signal))
-    except GiveUp as signal:
-        engine.attempt_ended(job, number, End.GAVE_UP, signal, text_of(getattr(signal, "reason", signal)))
-    except GeneratorExit as error:
-        if engine.loop.is_closed() or not engine.loop.is_running():
-            raise  # the loop is gone; there is nobody left to tell
-        engine.attempt_ended(job, number, End.FAILED, error, "it raised GeneratorExit")
-    except Exception as error:  # noqa: BLE001 - whatever a job raises is its outcome
-        engine.attempt_ended(job, number, End.FAILED, error, f"{type(error).__name__}: {text_of(error)}")
     except BaseException as error:
-        engine.attempt_ended(job, number, End.FAILED, error, type(error).__name__)
-        raise
+        if is_unwinding(engine, error):
+            raise
+        engine.attempt_ended(job, number, *outcome_of(job, error))
+        if ends_process(error):
+            raise
     else:
         engine.attempt_succeeded(job, number, value)
+
+
+def outcome_of(job: Job[Any], error: BaseException) -> tuple[End, BaseException, str]:
+    """How an attempt that raised has ended, and why."""
+    match error:
+        case asyncio.CancelledError():
+            return End.CANCELLED, error, "" if job._ending else "it raised CancelledError itself"
+        case RetryLater():
+            return End.RETRY_LATER, error, text_of(error)
+        case GiveUp():
+            return End.GAVE_UP, error, text_of(getattr(error, "reason", error))
+        case GeneratorExit():
+            return End.FAILED, error, "it raised GeneratorExit"
+        case Exception():
+            return End.FAILED, error, f"{type(error).__name__}: {text_of(error)}"
+        case _:
+            return End.FAILED, error, type(error).__name__
+
+
+def is_unwinding(engine: Engine, error: BaseException) -> bool:
+    """Whether a coroutine is being closed after its loop has gone: there is nobody left to tell."""
+    return isinstance(error, GeneratorExit) and (engine.loop.is_closed() or not engine.loop.is_running())
+
+
+def ends_process(error: BaseException) -> bool:
+    """Whether it is meant for the whole process (KeyboardInterrupt, SystemExit) and has to go on its way."""
+    return not isinstance(error, Exception | asyncio.CancelledError | GeneratorExit)
 
 
 def _without_stop_iteration(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -87,7 +104,7 @@ def _without_stop_iteration(fn: Callable[..., Any], args: tuple[Any, ...]) -> An
         raise RuntimeError("the function raised StopIteration") from error
 
 
-async def _call_in_thread(engine: Engine, job: Job[Any]) -> Any:
+async def call_in_thread(engine: Engine, job: Job[Any]) -> Any:
     """Call a sync function on a thread, in its own context; what it returns is awaited here if it can be."""
     call = functools.partial(job._context.copy().run, _without_stop_iteration, job._fn, job._args)
     job._in_thread = True
