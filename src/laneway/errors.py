@@ -94,12 +94,15 @@ __all__ = (
 
 def text_of(value: object) -> str:
     """Any value as text, whatever its own `__str__` does: what people pass as a reason must never break anything."""
-    if type(value) is str:
+    if type(value) is not str:
+        try:
+            value = str(value)
+        except Exception:  # noqa: BLE001 - somebody else's __str__
+            return f"<{type(value).__name__}>"
+    assert isinstance(value, str)
+    if value.isascii():
         return value
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001 - somebody else's __str__
-        return f"<{type(value).__name__}>"
+    return value.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair could not be stored
 
 
 def _rebuild(cls: type[LanewayError], state: dict[str, Any]) -> LanewayError:
@@ -301,11 +304,16 @@ class ClosedError(ConflictError):
 
     code = "closed"
 
-    def __init__(self, *, opened: bool) -> None:
+    def __init__(self, *, opened: bool, what: str = "lanes") -> None:
+        name = what.capitalize()
+        this = "these lanes are" if what == "lanes" else f"this {what} is"
         if opened:
-            super().__init__("these lanes are closed", hint="make a new Lanes")
+            super().__init__(f"{this} closed", hint=f"make a new {name}")
         else:
-            super().__init__("these lanes are not open yet", hint="use them inside `async with Lanes(...) as lanes:`")
+            super().__init__(
+                f"{this} not open yet",
+                hint=f"use {'them' if what == 'lanes' else 'it'} inside `async with {name}(...) as {what}:`",
+            )
         self.opened = opened
 
 

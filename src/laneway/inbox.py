@@ -9,6 +9,7 @@ async with Inbox(answer, store="sqlite:///inbox.db") as inbox:
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from laneway.errors import ConfigError, InvalidMessageError, MessageStateError, UnknownMessageError, UsageError
+from laneway.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidMessageError,
+    LanewayError,
+    MessageStateError,
+    UnknownMessageError,
+    UsageError,
+)
 from laneway.kernel import directives, stories
 from laneway.kernel.mailbox import Mailbox
 from laneway.kernel.mailroom import Mailroom, Stopped
@@ -50,6 +59,15 @@ from laneway.records import DURATION_MAX_MS, LaneConfig, Priority, check_concurr
 from laneway.rows import Owner
 from laneway.runtime.clockwork import Clockwork
 from laneway.runtime.commands import Commands
+from laneway.runtime.envelope import (
+    attachments_of,
+    check_key,
+    field_of,
+    kind_of,
+    sender_of,
+    storable,
+    words_of,
+)
 from laneway.runtime.mail_engine import Handler, MailEngine
 from laneway.runtime.subscriptions import Subscription
 from laneway.stores import open_store
@@ -58,9 +76,6 @@ from laneway.system import HostEnv
 __all__ = ("Inbox",)
 
 DAY_MS = 86_400_000
-KEY_MAX = 400
-FIELD_MAX = 512
-ATTACHMENTS_MAX = 16 * 1024 * 1024
 WAITERS_WIDTH = 1_000_000  # waiting for an approval costs no slot of anybody
 
 ModeChoice = Mode | str | Callable[[SessionView], Mode | str]
@@ -142,7 +157,7 @@ class Inbox:
             debounce_idle=debounce_idle,
             on_crash=_on_crash(on_crash),
         )
-        _check_key(workspace, "workspace")
+        check_key(workspace, "workspace")
         self._engine = MailEngine(
             kernel,
             store=store_value,
@@ -152,6 +167,7 @@ class Inbox:
             lanes=self._lanes,
             handler=handler,
         )
+        self._commanding: dict[Any, asyncio.Future[Receipt]] = {}  # commands that are being carried out
         self._commands = Commands(self._engine, self._settings_of)
         self._clockwork = Clockwork(self._engine)
 
@@ -230,37 +246,36 @@ class Inbox:
         if expires_ms is not None:
             check_whole(expires_ms, setting="expires_ms", least=1, most=DURATION_MAX_MS)
         wall = self._engine.wall()
-        kind = _kind(kind)
+        kind = kind_of(kind)
         route = Route(
-            channel=_field(channel, "channel"),
-            account=_field(account, "account"),
-            thread=_field(thread, "thread"),
-            chat_type=_field(chat_type, "chat_type"),
+            channel=field_of(channel, "channel"),
+            account=field_of(account, "account"),
+            thread=field_of(thread, "thread"),
+            chat_type=field_of(chat_type, "chat_type"),
         )
         if not isinstance(priority, Priority):
             raise InvalidMessageError(f"priority must be a Priority, not {priority!r}")
         message = Message(
             id=self._engine.ids.new_id("msg"),
-            session_key=_check_key(session_key, "session key"),
+            session_key=check_key(session_key, "session key"),
             text="",
-            sender=Sender.parse(sender),
+            sender=sender_of(sender),
             route=route,
-            message_id=None if message_id is None else _field(message_id, "message_id", empty=False),
+            message_id=None if message_id is None else field_of(message_id, "message_id", empty=False),
             kind=kind,
             priority=priority,
-            tenant=_check_key(tenant, "tenant"),
-            attachments=_attachments(attachments),
+            tenant=check_key(tenant, "tenant"),
+            attachments=attachments_of(attachments),
             arrived_ms=wall,
         )
         message = replace(message, text=self._text(text, has_more=bool(message.attachments)))
         inline = QueueOptions(mode=Mode.parse(mode)) if mode is not None else QueueOptions()
         if self._parses_commands and kind is MessageKind.USER:
             directive = directives.parse(message.text)
-            if isinstance(directive, directives.Inline):
-                inline = _merged(inline, directive.options)
-                message = replace(message, text=directive.text)
-            elif isinstance(directive, directives.SendAs):
-                inline = replace(inline, mode=directive.mode)
+            if isinstance(directive, directives.Inline | directives.SendAs) and not self._commands.denial(
+                directive, message.sender
+            ):
+                inline = _merged(inline, _options_of(directive))
                 message = replace(message, text=directive.text)
             elif directive is not None:
                 return await self._command(message, directive, expires_ms)
@@ -287,25 +302,20 @@ class Inbox:
             raise InvalidMessageError(
                 f"a message of {len(text):,} characters is too long", hint=f"at most {self._text_max:,} (text_max)"
             )
-        return _storable(text, "a message")
+        return storable(text, "a message")
 
     def _resolve(self, message: Message, inline: QueueOptions) -> tuple[Message, QueueSettings]:
         """The settings in force for a message at this moment."""
         owner = self._engine.owner_of(message)
         if message.kind is not MessageKind.USER:
             return replace(message, mode=Mode.FOLLOWUP), self._level_settings(owner, "", QueueOptions())
-        if self._choose is not None and inline.mode is None:
-            chosen = self._ask_mode(owner, message)
-            if chosen is not None:
-                inline = replace(inline, mode=chosen)
         settings = self._level_settings(owner, message.channel, inline)
+        if self._choose is not None and settings.origins["mode"] == "default":
+            settings = self._level_settings(owner, message.channel, inline, self._ask_mode(owner, message))
         return (message if message.mode is settings.mode else replace(message, mode=settings.mode)), settings
 
-    def _ask_mode(self, owner: Owner, message: Message) -> Mode | None:
+    def _ask_mode(self, owner: Owner, message: Message) -> Mode:
         box = self._engine.kernel.boxes.get(owner)
-        session = self._engine.kernel.sessions.get(owner)
-        if session is not None and session.options.mode is not None:
-            return None  # what a session was told goes before what we would guess
         assert self._choose is not None
         try:
             chosen = self._choose(_view(owner, box, message, self._engine.now()))
@@ -320,10 +330,12 @@ class Inbox:
             raise ConfigError("the function given as mode must not be async", setting="mode")
         return Mode.parse(chosen)
 
-    def _level_settings(self, owner: Owner, channel: str, inline: QueueOptions) -> QueueSettings:
+    def _level_settings(
+        self, owner: Owner, channel: str, inline: QueueOptions, chosen: Mode | None = None
+    ) -> QueueSettings:
         session = self._engine.kernel.sessions.get(owner)
         own = session.options if session is not None else None
-        key = (channel if channel in self._by_channel else "", own, inline)
+        key = (channel if channel in self._by_channel else "", own, inline, chosen)
         settings = self._settings.get(key)
         if settings is None:
             levels = [
@@ -331,7 +343,7 @@ class Inbox:
                 ("session", own or QueueOptions()),
                 ("channel", self._by_channel.get(channel, QueueOptions())),
                 ("workspace", self._workspace_options),
-                ("global", self._global),
+                ("global", self._global if chosen is None else replace(self._global, mode=chosen)),
             ]
             settings = resolve(levels, max_wait_ms=self._max_wait_ms)
             if len(self._settings) > 1000:
@@ -361,18 +373,50 @@ class Inbox:
         directive = directives.parse(self._text(text, has_more=False))
         if directive is None:
             return None
-        who = Sender.parse(sender)
+        who = sender_of(sender)
+        denied = self._commands.denial(directive, who)
+        if denied is not None:
+            return denied
         if isinstance(directive, directives.Inline | directives.SendAs):
-            mode = directive.mode if isinstance(directive, directives.SendAs) else directive.options.mode
-            receipt = await self.submit(session_key, directive.text, sender=who, tenant=tenant, mode=mode)
+            receipt = await self._take(self._plain(owner, directive.text, who), _options_of(directive), None)
             return f"Message {receipt.message_id} is {receipt.disposition}."
         reply = await self._commands.run(owner, directive, who)
         if isinstance(directive, directives.New) and directive.text:
-            await self.submit(session_key, directive.text, sender=who, tenant=tenant)
+            await self._take(self._plain(owner, directive.text, who), QueueOptions(), None)
         return reply
+
+    def _plain(self, owner: Owner, text: str, sender: Sender | None) -> Message:
+        return Message(
+            id=self._engine.ids.new_id("msg"),
+            session_key=owner.session,
+            tenant=owner.tenant,
+            text=text,
+            sender=sender,
+            arrived_ms=self._engine.wall(),
+        )
 
     async def _command(self, message: Message, directive: directives.Directive, expires_ms: int | None) -> Receipt:
         """A message that is a command: carried out at once, kept as `command`, never queued."""
+        owner = self._engine.owner_of(message)
+        key = (owner, message.route, message.message_id)
+        if message.message_id is not None and key in self._commanding:
+            return replace(await asyncio.shield(self._commanding[key]), duplicate=True)
+        self._commanding[key] = done = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda future: future.cancelled() or future.exception())
+        try:
+            receipt = await self._carry_out_command(message, directive, expires_ms)
+            done.set_result(receipt)
+            return receipt
+        except BaseException as error:
+            done.set_exception(error if isinstance(error, LanewayError) else ClosedError(opened=True, what="inbox"))
+            raise
+        finally:
+            if self._commanding.get(key) is done:
+                del self._commanding[key]
+
+    async def _carry_out_command(
+        self, message: Message, directive: directives.Directive, expires_ms: int | None
+    ) -> Receipt:
         seen = await self._engine.seen(message, self._dedupe_ms)
         if seen is not None:
             return seen
@@ -406,7 +450,7 @@ class Inbox:
         """Change the text of a waiting message."""
         item = self._item(message_id)
         text = self._text(text, has_more=bool(item.message.attachments))
-        await self._engine.change(item.owner, self._engine.kernel.edit, message_id, text, actor=actor)
+        await self._change(message_id, self._engine.kernel.edit, text, actor=actor)
 
     async def move(self, message_id: str, position: int, *, actor: str = "host") -> int:
         """Give a waiting message another place (from 1); says which it got."""
@@ -424,7 +468,7 @@ class Inbox:
 
     async def withdraw(self, message_id: str, reason: str = "withdrawn", *, actor: str = "host") -> None:
         """Take a waiting message back."""
-        await self._change(message_id, self._engine.kernel.withdraw, reason, actor=actor)
+        await self._change(message_id, self._engine.kernel.withdraw, words_of(reason, "reason"), actor=actor)
 
     async def steer_now(self, message_id: str, *, actor: str = "host") -> bool:
         """Aim a waiting message at the running turn. False: it may not go in, and keeps its place."""
@@ -433,7 +477,7 @@ class Inbox:
 
     async def _change(self, message_id: str, call: Callable[..., Any], *args: Any, actor: str) -> Any:
         item = self._item(message_id)
-        return await self._engine.change(item.owner, call, message_id, *args, actor=actor)
+        return await self._engine.change(item.owner, call, message_id, *args, actor=words_of(actor, "actor"))
 
     def _item(self, message_id: str) -> Item:
         self._engine.check_open()
@@ -467,9 +511,10 @@ class Inbox:
     async def retry(self, message_id: str) -> Receipt:
         """Run a message again that did not succeed: a new message with the same content, at the end of its queue."""
         self._engine.check_open()
-        if message_id in self._engine.kernel.items:
-            state = self._engine.kernel.items[message_id].state
-            raise MessageStateError(message_id=message_id, state=state, call="retry", hint="it has not ended yet")
+        item = self._engine.kernel.items.get(message_id)
+        if item is not None and not item.state.is_final:
+            hint = "it has not ended yet"
+            raise MessageStateError(message_id=message_id, state=item.state, call="retry", hint=hint)
         row = await self._engine.store.history.message(message_id)
         if row is None or row.workspace != self._engine.workspace:
             raise UnknownMessageError(message_id=message_id)
@@ -492,11 +537,11 @@ class Inbox:
         check_whole(limit, setting="limit", least=1, most=1_000_000)
         owner = self._owner(session_key, tenant)
         wanted = self._engine.conversation(owner) if conversation is None else conversation
-        rows = await self._engine.store.history.entries(owner, limit=limit, newest=True)
+        rows = await self._engine.store.history.entries(owner, limit=limit, newest=True, conversation=wanted)
         entries = []
         for row in rows:
             body = json.loads(row.body)
-            if row.conversation == wanted and not body.get("forgotten"):
+            if not body.get("forgotten"):
                 entries.append(
                     HistoryEntry(
                         seq=row.seq,
@@ -582,15 +627,16 @@ class Inbox:
     async def stop(self, session_key: str, *, tenant: str = "default", actor: str = "host") -> Stopped:
         """End everything in a session: what waits, the running turn, its sub-agents; says how many of each."""
         owner = self._owner(session_key, tenant)
-        stopped: Stopped = await self._engine.change(owner, self._engine.kernel.stop, owner, "stopped", actor=actor)
+        stopped: Stopped = await self._engine.change(
+            owner, self._engine.kernel.stop, owner, "stopped", actor=words_of(actor, "actor")
+        )
         return stopped
 
     def approvals(self, session_key: str | None = None, *, tenant: str = "default") -> list[Approval]:
         """What waits for somebody's approval, in one session or in all."""
         self._engine.check_open()
-        owner = None if session_key is None else self._owner(session_key, tenant)
         boxes = self._engine.kernel.boxes
-        found = [box for one, box in boxes.items() if owner is None or one == owner]
+        found = [box for one, box in boxes.items() if one.tenant == tenant and session_key in (None, one.session)]
         return [entry.approval for box in found for entry in box.approvals.values()]
 
     async def approve(self, approval_id: str, *, by: str = "host") -> bool:
@@ -604,10 +650,10 @@ class Inbox:
     async def _answer(self, approval_id: str, state: ApprovalState, reason: str, by: str) -> bool:
         self._engine.check_open()
         kernel = self._engine.kernel
+        facts = {"reason": words_of(reason, "reason"), "by": words_of(by, "by")}
         for owner, box in kernel.boxes.items():
             if approval_id in box.approvals:
                 answer = kernel.answer_approval
-                facts = {"reason": reason, "by": by}
                 return await self._engine.change(owner, answer, owner, approval_id, state, **facts) is not None
         return False
 
@@ -638,7 +684,7 @@ class Inbox:
             at_ms=at_ms,
             every_ms=every_ms,
             missed=missed,
-            kind=_kind(kind),
+            kind=kind_of(kind),
             timezone=timezone,
         )
 
@@ -650,7 +696,7 @@ class Inbox:
     def schedules(self, session_key: str | None = None, *, tenant: str = "default") -> list[Schedule]:
         """The schedules of one session or of all, by their next time."""
         self._engine.check_open()
-        return self._clockwork.list(None if session_key is None else self._owner(session_key, tenant))
+        return self._clockwork.list(tenant, session_key)
 
     def subscribe(self, *keys: str, buffer_max: int = 10_000) -> Subscription:
         """A stream of events: those of the given sessions, message ids, turn ids or event types, or all of them."""
@@ -660,7 +706,7 @@ class Inbox:
         return self._engine.subscribe(keys, buffer_max)
 
     def _owner(self, session_key: str, tenant: str) -> Owner:
-        return Owner(_check_key(tenant, "tenant"), self._engine.workspace, _check_key(session_key, "session key"))
+        return Owner(check_key(tenant, "tenant"), self._engine.workspace, check_key(session_key, "session key"))
 
 
 def _own_lanes(concurrency: int) -> dict[str, LaneConfig]:
@@ -705,6 +751,10 @@ def _merged(upper: QueueOptions, lower: QueueOptions) -> QueueOptions:
     return replace(lower, mode=upper.mode if upper.mode is not None else lower.mode)
 
 
+def _options_of(directive: directives.Inline | directives.SendAs) -> QueueOptions:
+    return QueueOptions(mode=directive.mode) if isinstance(directive, directives.SendAs) else directive.options
+
+
 def _view(owner: Owner, box: Mailbox | None, message: Message, now: int) -> SessionView:
     turn = box.turn if box is not None else None
     return SessionView(
@@ -717,55 +767,3 @@ def _view(owner: Owner, box: Mailbox | None, message: Message, now: int) -> Sess
         waiting=box.waiting if box is not None else 0,
         message=message,
     )
-
-
-def _kind(value: object) -> MessageKind:
-    try:
-        return MessageKind(value)  # type: ignore[arg-type]
-    except ValueError:
-        raise InvalidMessageError(f"there is no kind {value!r}", hint=", ".join(MessageKind)) from None
-
-
-def _check_key(value: object, what: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidMessageError(f"a {what} is text that is not empty, not {value!r}")
-    if len(value) > KEY_MAX:
-        raise InvalidMessageError(f"a {what} has at most {KEY_MAX} characters, not {len(value)}")
-    if "/" in value or not value.isprintable():
-        raise InvalidMessageError(f"a {what} has no '/' and no control characters: {value!r}")
-    return value
-
-
-def _field(value: object, name: str, *, empty: bool = True) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or (not empty and not value):
-        raise InvalidMessageError(f"{name} is text, not {value!r}")
-    if len(value) > FIELD_MAX:
-        raise InvalidMessageError(f"{name} has at most {FIELD_MAX} characters, not {len(value)}")
-    return _storable(value, name)
-
-
-def _storable(text: str, what: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidMessageError(
-            f"{what} has half of a surrogate pair at position {error.start}", hint="it is not valid Unicode text"
-        ) from None
-    return text
-
-
-def _attachments(value: Iterable[Any]) -> tuple[Any, ...]:
-    if value == ():
-        return ()
-    if isinstance(value, str | bytes | Mapping):
-        raise InvalidMessageError(f"attachments is a list of JSON values, not {type(value).__name__}")
-    try:
-        listed = tuple(value)
-        size = len(json.dumps(listed, allow_nan=False).encode())
-    except (TypeError, ValueError) as error:
-        raise InvalidMessageError(f"an attachment cannot be kept as JSON: {error}") from None
-    if size > ATTACHMENTS_MAX:
-        raise InvalidMessageError(f"attachments of {size:,} bytes are too large", hint=f"at most {ATTACHMENTS_MAX:,}")
-    return tuple(json.loads(json.dumps(listed)))

@@ -40,7 +40,9 @@ class History(Protocol):
     async def message(self, message_id: str) -> MessageRow | None:
         """One message, waiting or ended."""
 
-    async def messages(self, owner: Owner, *, state: str = "", after_seq: int = 0, limit: int = 200) -> list[MessageRow]:
+    async def messages(
+        self, owner: Owner, *, state: str = "", after_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
         """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
 
     async def state(self, kind: str, row_id: str) -> StateRow | None:
@@ -54,8 +56,16 @@ class History(Protocol):
     ) -> list[EventRow]:
         """Events of a session, or of one message or turn of it, oldest first."""
 
-    async def entries(self, owner: Owner, *, after_seq: int = 0, limit: int = 200, newest: bool = False) -> list[EntryRow]:
-        """The transcript of a session, oldest first; `newest` takes the last `limit` ones instead of the first."""
+    async def entries(
+        self,
+        owner: Owner,
+        *,
+        after_seq: int = 0,
+        limit: int = 200,
+        newest: bool = False,
+        conversation: int | None = None,
+    ) -> list[EntryRow]:
+        """The transcript of a session, or one conversation of it, oldest first; `newest`: the last `limit` lines."""
 
     async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
         """Session keys that have messages, in alphabetical order after `after`."""

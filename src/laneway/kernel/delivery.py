@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import takewhile
 from typing import Any
 
 from laneway.events import (
@@ -43,7 +42,9 @@ from laneway.kernel.mailbox import (
     SessionEntry,
     Settle,
     Tell,
+    TellOfChildren,
     Touch,
+    WithdrawRequest,
 )
 from laneway.kernel.messages import Change, Item, TurnEntry, encode
 from laneway.mail import (
@@ -101,11 +102,13 @@ class Delivery:
         box = self.boxes.get(owner)
         if box is None:
             return None
-        box.requested = False
+        box.requested = None
         if box.turn is not None or self.closing or not self._is_ready(box, now):
             self._consider(box, now)
             return None
         turn = TurnEntry(turn_id, owner, seq=self._next_seq(), began_ms=wall, began_at=now)
+        session = self.sessions.get(owner)
+        turn.conversation = session.conversation if session is not None else 0
         head = box.next_item()
         if box.overflow and (head is None or head is not box.cutting):
             self._begin_overflow(box, turn, wall)
@@ -114,9 +117,9 @@ class Delivery:
             self._begin_over(box, turn, head, now, wall)
         box.turn = turn
         self.turns[turn_id] = turn
-        self._turn_event(
-            TurnStarted, turn, wall, messages=tuple(i.id for i in turn.items), lane=turn.lane, mode=turn.mode
-        )
+        messages = tuple(item.id for item in turn.items)
+        why = f"a slot in lane {turn.lane!r} was free"
+        self._turn_event(TurnStarted, turn, wall, messages=messages, lane=turn.lane, mode=turn.mode, reason=why)
         self._out.append(Touch(owner, turn))
         self._arm(box, now)
         return turn
@@ -144,8 +147,8 @@ class Delivery:
 
     def _begin_overflow(self, box: Mailbox, turn: TurnEntry, wall: int) -> None:
         first = box.overflow[0]
-        group = list(takewhile(lambda item: item.merge_key == first.merge_key, box.overflow))
-        del box.overflow[: len(group)]
+        group = [item for item in box.overflow if item.merge_key == first.merge_key]
+        box.overflow = [item for item in box.overflow if item.merge_key != first.merge_key]
         turn.summarized = group
         turn.mode, turn.kind, turn.lane = first.mode, MessageKind.SYSTEM, first.lane
         turn.merge_key, turn.route = first.merge_key, first.message.route
@@ -153,8 +156,7 @@ class Delivery:
         lines = [texts.summary_line(item.message.text) for item in group]
         turn.prompt = texts.overflow_prompt(lines, count, max(1, len(lines)))
         for item in group:
-            item.turn_id, item.live = turn.id, 0
-            self.items.pop(item.id, None)
+            item.turn_id = turn.id  # it stays live until the agent has really been told
             self._out.append(Touch(box.owner, item))
         self._add_entry(turn, "system", turn.prompt, "", wall)
 
@@ -207,6 +209,7 @@ class Delivery:
             turn,
             wall,
             text=text,
+            reason="said by the handler",
             part=part,
             channel=route.channel,
             account=route.account,
@@ -224,12 +227,17 @@ class Delivery:
         if answer is not None and state is TurnState.SUCCEEDED:
             turn.answer = answer
             self.reply(turn, answer, wall=wall)
+        reason = reason or "the handler returned"
         turn.state, turn.reason, turn.ended_ms, turn.live = state, reason, wall, 0
         outcome = _OUTCOMES[state]
         change = Change.MERGE if len(turn.items) > 1 else Change.RUN
         for item in turn.items:
             item.outcome = outcome
             self._finish(box, item, change, reason, wall, answer=turn.answer)
+        for item in turn.summarized:
+            item.live = 0
+            self.items.pop(item.id, None)
+            self._out.append(Touch(box.owner, item))
         self._return_injected(box, turn, outcome, wall)
         if turn.forget:
             for entry in turn.entries:
@@ -240,18 +248,22 @@ class Delivery:
                 self.end_approval(box, approval, ended, reason="its turn has ended", by="", now=now, wall=wall)
         box.turn = None
         self.turns.pop(turn.id, None)
-        self._unpark(box)
+        self._unpark(box, wall)
+        untold = [child for child in box.children.values() if child.turn_id == turn.id and child.state != "running"]
+        if untold:
+            self._out.append(TellOfChildren(box.owner, tuple(child.id for child in untold)))
         self._turn_event(
             TurnEnded, turn, wall, run_ms=max(0, now - turn.began_at), answered=turn.answer is not None, reason=reason
         )
         self._out.append(Touch(box.owner, turn))
         self._consider(box, now)
 
-    def _unpark(self, box: Mailbox) -> None:
+    def _unpark(self, box: Mailbox, wall: int) -> None:
         for item in box.items.values():
             if item.state is MessageState.PARKED:
                 item.aim = ""
                 item.change(Change.UNPARK, "the turn ended before it could be steered")
+                self._message_event(MessageReturned, item, wall)
                 self._out.append(Touch(box.owner, item))
 
     def _return_injected(self, box: Mailbox, turn: TurnEntry, outcome: Outcome, wall: int) -> None:
@@ -261,7 +273,7 @@ class Delivery:
                 box.items.pop(item.id, None)
                 self._finish(box, item, Change.STEER, f"steered into turn {turn.id}", wall, answer=turn.answer)
                 continue
-            item.seen_by = turn.id
+            item.seen_by = "" if turn.forget else turn.id
             item.set_body()
             why = (
                 "kept for a turn of its own"
@@ -306,7 +318,7 @@ class Delivery:
         box = self.boxes.get(owner)
         if box is None:
             return
-        box.requested = False
+        box.requested = None
         if box.failures < len(RETRY_DELAYS_MS):
             box.not_before = now + RETRY_DELAYS_MS[box.failures]
             box.setup_error = reason
@@ -321,11 +333,19 @@ class Delivery:
                 self._finish(box, head, Change.DEAD_LETTER, reason, wall)
         self._consider(box, now)
 
+    def untell(self, box: Mailbox, turn: TurnEntry) -> None:
+        """The turn that was to tell the agent of dropped messages has not: another one must."""
+        for item in turn.summarized:
+            item.turn_id = ""
+            self._out.append(Touch(box.owner, item))
+        box.overflow[:0] = turn.summarized
+        turn.summarized = []
+
     def defer(self, owner: Owner, reason: str, *, now: int) -> None:
         """The lanes take no work just now: again in a second, as often as it takes."""
         box = self.boxes.get(owner)
         if box is not None:
-            box.requested = False
+            box.requested = None
             box.not_before, box.setup_error = now + DEFER_MS, reason
             self._arm(box, now)
 
@@ -335,6 +355,7 @@ class Delivery:
         turn.state, turn.reason, turn.live, turn.ended_ms = TurnState.INTERRUPTED, reason, 0, wall
         box.turn = None
         self.turns.pop(turn.id, None)
+        self.untell(box, turn)
         waiting = list(box.items.values())
         box.items.clear()
         for item in sorted([*turn.items, *waiting], key=lambda item: item.place):
@@ -348,7 +369,7 @@ class Delivery:
             self._message_event(MessageReturned, item, wall)
             self._out.append(Touch(box.owner, item))
         self._return_injected(box, turn, Outcome.INTERRUPTED, wall)
-        self._unpark(box)
+        self._unpark(box, wall)
         self._turn_event(TurnEnded, turn, wall, run_ms=max(0, now - turn.began_at), reason=reason)
         self._out.append(Touch(box.owner, turn))
 
@@ -448,12 +469,16 @@ class Delivery:
 
     def _consider(self, box: Mailbox, now: int) -> None:
         """Ask for a slot if a turn may begin now, else be woken when it may."""
-        if box.turn is None and not box.requested and not self.closing:
+        if box.turn is None and not self.closing:
             ready = box.ready_at()
             if ready is not None and ready <= now:
                 head = box.next_item() or box.overflow[0]
-                box.requested = True
-                self._out.append(RequestTurn(box.owner, head.lane, head.message.priority))
+                wanted = (head.lane, head.message.priority)
+                if box.requested is not None and box.requested != wanted:
+                    self._out.append(WithdrawRequest(box.owner))
+                if box.requested != wanted:
+                    box.requested = wanted
+                    self._out.append(RequestTurn(box.owner, *wanted))
         self._arm(box, now)
         if box.is_forgettable:
             self.boxes.pop(box.owner, None)
@@ -486,7 +511,7 @@ class Delivery:
         head = box.next_item()
         if head is not None and head is not item and item not in box.batch_from(head):
             return "others are before it"
-        if box.requested:
+        if box.requested is not None:
             return f"its turn waits for a slot in lane {head.lane if head else item.lane!r}"
         ready = box.ready_at()
         if ready is not None and ready > now:
@@ -555,11 +580,9 @@ class Delivery:
         self, turn: TurnEntry, role: str, text: str, message_id: str, wall: int, *, sender: str = ""
     ) -> None:
         owner = turn.owner
-        session = self.sessions.get(owner)
-        conversation = session.conversation if session is not None else 0
         body = encode({"sender": sender}) if sender else "{}"
         role = role if role in ("user", "assistant") else "system"
-        entry = EntryRow(*owner, self._next_seq(), wall, conversation, role, message_id, turn.id, text, body)
+        entry = EntryRow(*owner, self._next_seq(), wall, turn.conversation, role, message_id, turn.id, text, body)
         turn.entries.append(entry)
         self._out.append(Add(owner, entry))
 

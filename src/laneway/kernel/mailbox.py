@@ -19,6 +19,7 @@ from laneway.mail import (
     ApprovalState,
     Drop,
     Final,
+    MessageKind,
     MessageState,
     Mode,
     QueueOptions,
@@ -77,6 +78,19 @@ class RequestTurn(NamedTuple):
     level: Priority
 
 
+class WithdrawRequest(NamedTuple):
+    """The slot that was asked for is not wanted any more: another one is."""
+
+    owner: Owner
+
+
+class TellOfChildren(NamedTuple):
+    """A turn has ended and did not await these children, which had ended before: tell the session of them."""
+
+    owner: Owner
+    children: tuple[str, ...]
+
+
 class CancelTurn(NamedTuple):
     """Ask a running turn to end, once the reason for it is on disk."""
 
@@ -121,6 +135,8 @@ MailEffect = (
     | Tell
     | Settle
     | RequestTurn
+    | WithdrawRequest
+    | TellOfChildren
     | CancelTurn
     | AbandonTurn
     | WakeTurn
@@ -220,7 +236,7 @@ def decode_approval(row: StateRow, body: dict[str, Any]) -> Approval:
 class ChildEntry:
     """A sub-agent, as it is at this moment. `awaited`: its turn waits for it, so nobody else need be told."""
 
-    __slots__ = ("awaited", "id", "label", "live", "owner", "seq", "state", "turn_id")
+    __slots__ = ("awaited", "id", "label", "live", "owner", "seq", "silenced", "state", "text", "turn_id")
 
     def __init__(self, owner: Owner, child_id: str, *, seq: int, turn_id: str, label: str) -> None:
         self.owner = owner
@@ -229,7 +245,9 @@ class ChildEntry:
         self.turn_id = turn_id
         self.label = label
         self.state = "running"
+        self.text = ""  # its result, until somebody has been told
         self.awaited = False
+        self.silenced = False  # whoever said stop knows of its end
         self.live = 1
 
     @property
@@ -239,7 +257,8 @@ class ChildEntry:
 
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
-        body = {"turn_id": self.turn_id, "label": self.label, "awaited": self.awaited}
+        quiet = self.awaited or self.silenced
+        body = {"turn_id": self.turn_id, "label": self.label, "awaited": quiet, "text": self.text}
         return StateRow("child", self.id, *self.owner, self.seq, self.live, self.state, encode(body))
 
 
@@ -274,7 +293,7 @@ class Mailbox:
         self.cutting: Item | None = None  # the one that runs before all others: an interrupt
         self.overflow: list[Item] = []  # summarized, and not yet told to the agent
         self.turn: TurnEntry | None = None
-        self.requested = False  # a slot was asked for
+        self.requested: tuple[str, Priority] | None = None  # which slot was asked for
         self.last_at = 0  # when the last gathering message came
         self.failures = 0  # how often the next turn could not be begun
         self.not_before = 0
@@ -288,12 +307,20 @@ class Mailbox:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return self.turn is None and not self.items and not self.overflow and not self.requested
+        return self.turn is None and not self.items and not self.overflow
 
     @property
     def is_forgettable(self) -> bool:
         """Whether nothing would be lost without it."""
-        return self.is_idle and not self.children and not self.approvals and self.timer is None
+        quiet = self.is_idle and self.requested is None and self.timer is None
+        return quiet and not self.children and not self.approvals
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything but a heartbeat runs or waits."""
+        if self.turn is not None and self.turn.kind is not MessageKind.HEARTBEAT:
+            return True
+        return bool(self.overflow) or any(i.message.kind is not MessageKind.HEARTBEAT for i in self.items.values())
 
     def put(self, item: Item) -> None:
         """A new message at the end."""
@@ -348,7 +375,7 @@ class Mailbox:
     def next_due(self, *, closing: bool) -> int | None:
         """When there is something to do next without anybody asking."""
         due: list[int] = []
-        if self.turn is None and not self.requested and not closing:
+        if self.turn is None and self.requested is None and not closing:
             ready = self.ready_at()
             if ready is not None:
                 due.append(ready)

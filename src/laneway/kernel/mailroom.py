@@ -55,6 +55,7 @@ from laneway.mail import (
     QueueSettings,
     TurnState,
 )
+from laneway.records import Priority
 from laneway.rows import Loaded, Owner, StateKey, StateRow
 
 __all__ = ("Mailroom", "Stopped")
@@ -155,19 +156,20 @@ class Mailroom(Reception):
             return "not steered: nothing runs in this session"
         if item.aim:
             return ""
+        why_not = self.unsteerable(box, item)
+        if why_not:
+            return why_not
         if item.state is MessageState.HELD:
             item.change(Change.RELEASE, f"released by {actor}")
-        why_not = self.park(box, item)
-        if item.aim:
-            if box.cutting is item:
-                box.cutting = None
-            item.message = replace(item.message, mode=Mode.STEER)
-            item.set_body()
-            why_not = ""
-            self._message_event(MessageParked, item, wall, actor=actor)
+        self.park(box, item)
+        if box.cutting is item:
+            box.cutting = None
+        item.message = replace(item.message, mode=Mode.STEER)
+        item.set_body()
+        self._message_event(MessageParked, item, wall, actor=actor)
         self._out.append(Touch(box.owner, item))
         self._consider(box, now)
-        return why_not
+        return ""
 
     def pending(self, owner: Owner, *, now: int) -> list[PendingMessage]:
         """What waits in a session, in order, and why."""
@@ -221,6 +223,8 @@ class Mailroom(Reception):
             turns = int(self.cancel_turn(box, reason, now=now, wall=wall, actor=actor))
         children = [child for child in box.children.values() if child.live]
         for child in children:
+            child.silenced = True  # whoever said stop is told how many there were
+            self._out.append(Touch(owner, child))
             self._out.append(CancelChild(owner, child.id, reason))
         stopped = Stopped(waiting, debounced, turns, len(children))
         self._event(SessionStopped, owner, wall, reason=reason, actor=actor, **stopped._asdict())
@@ -228,7 +232,7 @@ class Mailroom(Reception):
 
     def _debounced(self, box: Mailbox, now: int) -> int:
         """How many wait only for a quiet moment."""
-        if box.turn is not None or box.requested:
+        if box.turn is not None or box.requested is not None:
             return 0
         ready = box.ready_at()
         head = box.next_item()
@@ -325,13 +329,18 @@ class Mailroom(Reception):
             child.awaited = awaited
             self._out.append(Touch(child.owner, child))
 
+    def keep_child(self, child: ChildEntry, state: str, text: str) -> None:
+        """A sub-agent has ended while its turn still runs and may await it: keep its result until that is clear."""
+        child.state, child.text = state, text
+        self._out.append(Touch(child.owner, child))
+
     def end_child(
         self, child: ChildEntry, state: str, note: Message | None, settings: QueueSettings, *, now: int, wall: int
     ) -> None:
         """A sub-agent has ended: exactly one message about it, unless its turn waits for it."""
         if not child.live:
             return
-        child.state, child.live = state, 0
+        child.state, child.live, child.text = state, 0, ""
         message_id = note.id if note is not None else ""
         self._event(
             ChildEnded,
@@ -399,7 +408,7 @@ class Mailroom(Reception):
                 self._consider(self.boxes[owner], now)
         return [turn for turn in turns.values() if turn.live]
 
-    def open_box(self, owner: Owner, *, requested: bool, not_before: int) -> Mailbox:
+    def open_box(self, owner: Owner, *, requested: tuple[str, Priority] | None, not_before: int) -> Mailbox:
         """The mailbox of a session that is being loaded again; nothing begins in it before its time."""
         box = self._box(owner)
         box.requested, box.not_before = requested, not_before
@@ -431,7 +440,9 @@ class Mailroom(Reception):
         item.arrived_at = now - min(max(0, wall - item.message.arrived_ms), now)
         turn = turns.get(item.turn_id)
         if item.state is MessageState.SUMMARIZED:
-            box.overflow.append(item)
+            (box.overflow if turn is None else turn.summarized).append(item)
+            if turn is None:
+                item.turn_id = ""
             return
         if item.state is MessageState.RUNNING and turn is not None:
             turn.items.append(item)
@@ -469,6 +480,7 @@ class Mailroom(Reception):
             why = "the process ended while it ran"
             if poison and self.on_crash is OnCrash.RERUN:
                 why += f", for the {CRASHES_MAX}th time"
+            self.untell(box, turn)
             self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)
         for approval in list(box.approvals.values()):
             why = "the process that asked has ended"
@@ -488,7 +500,7 @@ class Mailroom(Reception):
             self.items.pop(item.id, None)
         if box.turn is not None:
             self.turns.pop(box.turn.id, None)
-            for item in box.turn.items:
+            for item in [*box.turn.items, *box.turn.summarized]:
                 self.items.pop(item.id, None)
         return box
 
@@ -500,7 +512,7 @@ def _turn_of(row: StateRow, now: int, wall: int) -> TurnEntry:
     turn = TurnEntry(row.id, owner, seq=row.seq, began_ms=body["began_ms"], began_at=began_at)
     turn.state = TurnState.THINKING
     turn.mode, turn.kind = Mode(body["mode"]), MessageKind(body["kind"])
-    turn.depth, turn.tokens = body["depth"], body["tokens"]
+    turn.depth, turn.tokens, turn.conversation = body["depth"], body["tokens"], body["conversation"]
     return turn
 
 
@@ -517,5 +529,5 @@ def _child_of(row: StateRow) -> ChildEntry:
     body: dict[str, Any] = json.loads(row.body)
     owner = Owner(row.tenant, row.workspace, row.session)
     child = ChildEntry(owner, row.id, seq=row.seq, turn_id=body["turn_id"], label=body["label"])
-    child.awaited = body["awaited"]
+    child.awaited, child.text, child.state = body["awaited"], body["text"], row.state
     return child

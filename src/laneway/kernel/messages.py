@@ -161,7 +161,7 @@ class Item:
         """Take what was sent (or edited), and encode it once."""
         self.message = message
         sender = message.sender
-        rights = None if sender is None else (sender.owner, sender.rights)
+        rights = None if sender is None else (sender.owner, tuple(sorted(set(sender.rights))))
         self.route_key = encode([message.channel, message.account, message.thread, message.chat_type])
         self.merge_key = (self.route_key, rights, message.kind)
         self.set_body()
@@ -305,6 +305,7 @@ class TurnEntry:
         "began_ms",
         "boundaries",
         "cancelled",
+        "conversation",
         "depth",
         "ended_ms",
         "entries",
@@ -343,6 +344,7 @@ class TurnEntry:
         self.summarized: list[Item] = []
         self.injected: list[Item] = []
         self.entries: list[EntryRow] = []
+        self.conversation = 0
         self.mode = Mode.COLLECT
         self.kind = MessageKind.USER
         self.lane = "main"
@@ -378,6 +380,7 @@ class TurnEntry:
             "ended_ms": self.ended_ms,
             "reason": self.reason,
             "answer": self.answer,
+            "conversation": self.conversation,
             "depth": self.depth,
             "tokens": self.tokens,
         }

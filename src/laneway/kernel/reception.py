@@ -49,6 +49,9 @@ class Reception(Delivery):
             return self._refuse(box, item, *refused, wall=wall)
         victims = [] if was_idle else self._victims(box, item, settings, wall)
         self.boxes[owner] = box
+        if item.is_user and box.waiting > box.waiting_users:
+            self._drop_heartbeats(box, wall)
+            was_idle = was_idle or box.is_idle
         self._make_room(box, victims, settings, wall)
         self._enter(box, item, settings, now, was_idle=was_idle)
         item.reason = self._take_effect(box, item, now, wall)
@@ -63,6 +66,13 @@ class Reception(Delivery):
         self._consider(box, now)
         return Receipt(message_id=item.id, disposition=item.state, position=position, reason=item.reason)
 
+    def _drop_heartbeats(self, box: Mailbox, wall: int) -> None:
+        """A heartbeat that has not begun gives way to a user."""
+        for item in [item for item in box.items.values() if item.message.kind is MessageKind.HEARTBEAT]:
+            if item.state in WAITING_STATES:
+                self._leave(box, item)
+                self._finish(box, item, Change.DROP, "heartbeat skipped: a user's message came", wall)
+
     def _waits_for(self, box: Mailbox, item: Item, now: int) -> str:
         # `why` looks at every waiting message; a receipt must not, when a hundred thousand wait.
         if box.turn is not None:
@@ -74,7 +84,7 @@ class Reception(Delivery):
     def _refusal(self, box: Mailbox, item: Item) -> tuple[Change, str] | None:
         if item.message.kind is MessageKind.HEARTBEAT and not box.is_idle:
             return Change.DROP, "heartbeat skipped: the session is busy"
-        if item.mode is Mode.REJECT and item.is_user and not box.is_idle:
+        if item.mode is Mode.REJECT and item.is_user and box.is_busy:
             return Change.REJECT, "the session is busy, and its mode is to refuse meanwhile"
         return None
 
@@ -100,6 +110,8 @@ class Reception(Delivery):
     def _take_effect(self, box: Mailbox, item: Item, now: int, wall: int) -> str:
         """What its mode does right away; the answer is why it waits, if that is special."""
         turn = box.turn
+        if self.closing:
+            return "the inbox is closing; it runs after the next start"
         if not item.is_user:
             return ""
         if turn is not None and turn.kind is MessageKind.HEARTBEAT:
@@ -124,12 +136,24 @@ class Reception(Delivery):
             self._finish(box, older, Change.SUPERSEDE, f"message {item.id} came after it", wall)
         box.cutting = item
         if box.turn is not None:
-            if item.mode is Mode.ROLLBACK:
+            ended = self.cancel_turn(box, f"interrupted by message {item.id}", now=now, wall=wall)
+            if ended and item.mode is Mode.ROLLBACK:
                 box.turn.forget = True
-            self.cancel_turn(box, f"interrupted by message {item.id}", now=now, wall=wall)
 
     def park(self, box: Mailbox, item: Item) -> str:
-        """Aim a message at the running turn if it may go in; the answer says why not."""
+        """Aim a message at the running turn if it may go in; the answer says why, or why not."""
+        turn = box.turn
+        assert turn is not None
+        why_not = self.unsteerable(box, item)
+        if why_not:
+            return why_not
+        item.aim = turn.id
+        item.change(Change.PARK, f"it goes into turn {turn.id} at its next boundary")
+        return item.reason
+
+    @staticmethod
+    def unsteerable(box: Mailbox, item: Item) -> str:
+        """Why a message may not go into the running turn; empty when it may."""
         turn = box.turn
         assert turn is not None
         why_not = _UNSTEERABLE.get(turn.state, "")
@@ -140,11 +164,7 @@ class Reception(Delivery):
             why_not = (
                 "the running turn has other rights" if same_route else "the running turn belongs to another thread"
             )
-        if why_not:
-            return f"not steered: {why_not}"
-        item.aim = turn.id
-        item.change(Change.PARK, f"it goes into turn {turn.id} at its next boundary")
-        return item.reason
+        return f"not steered: {why_not}" if why_not else ""
 
     # ---- too many ----
 
@@ -175,10 +195,9 @@ class Reception(Delivery):
                 continue
             why = f"more than {settings.cap} waited; a line of it is kept for the agent (drop=summarize)"
             self._finish(box, item, Change.SUMMARIZE, why, wall)
-            last = box.overflow[-1] if box.overflow else None
-            same = last is not None and last.merge_key == item.merge_key
-            if same and sum(1 for one in box.overflow if one.merge_key == item.merge_key) >= settings.cap:
-                assert last is not None
+            same = [one for one in box.overflow if one.merge_key == item.merge_key]
+            if len(same) >= settings.cap:
+                last = same[-1]
                 last.more += 1  # its line would be one too many: it is only counted
                 last.set_body()
                 self._out.append(Touch(box.owner, last))

@@ -68,6 +68,7 @@ class Arrivals:
         self.journal: Journal
         self.loop: asyncio.AbstractEventLoop
         self.is_open = False
+        self.is_shut = False
         self._lost: FencedError | None = None
         self._arrivals: deque[Arrival] = deque()
         self._looking: asyncio.Task[None] | None = None
@@ -85,17 +86,18 @@ class Arrivals:
     def check_open(self) -> None:
         """Refuse callers before opening and after closing, and when somebody else owns the store."""
         if not self.is_open:
-            raise ClosedError(opened=hasattr(self, "journal"))
+            raise ClosedError(opened=hasattr(self, "journal"), what="inbox")
         if self._lost is not None:
             raise self._lost
 
     def _shut(self) -> None:
         """Leave no timer, task or waiting caller behind."""
+        self.is_shut = True
         if self._timer is not None:
             self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
-        closed = ClosedError(opened=True)
+        closed = ClosedError(opened=True, what="inbox")
         while self._arrivals:
             fail(self._arrivals.popleft().done, closed)
         for waiters in self._waiters.values():
@@ -156,7 +158,7 @@ class Arrivals:
             error = failure
         except asyncio.CancelledError:
             for arrival in group:
-                fail(arrival.done, ClosedError(opened=True))
+                fail(arrival.done, ClosedError(opened=True, what="inbox"))
             raise
         finally:
             self._looking = None
@@ -309,7 +311,8 @@ class Arrivals:
         waiter: asyncio.Future[Final] = self.loop.create_future()
         self._waiters.setdefault(message_id, []).append(waiter)
         try:
-            if message_id not in self.kernel.items:
+            item = self.kernel.items.get(message_id)
+            if item is None or item.state.is_final:
                 final = await self.final_of(message_id)
                 if final.disposition.is_final and final.outcome is not Outcome.UNKNOWN and not waiter.done():
                     return final
@@ -345,8 +348,9 @@ class Arrivals:
     # ---- telling and time ----
 
     def subscribe(self, keys: tuple[str, ...], buffer_max: int) -> Subscription:
-        """A new stream of events."""
-        self.check_open()
+        """A new stream of events; before opening too, to hear what becomes of what the last process left."""
+        if self.is_shut:
+            raise ClosedError(opened=True, what="inbox")
         subscription = Subscription(frozenset(keys), "", buffer_max=buffer_max, on_close=self._unsubscribe)
         self._subscriptions.append(subscription)
         self.kernel.listening = True

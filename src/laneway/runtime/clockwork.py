@@ -151,9 +151,13 @@ class Clockwork:
             raise
         return True
 
-    def list(self, owner: Owner | None = None) -> list[Schedule]:
-        """The schedules of a session, or all, by their next time."""
-        found = [entry.schedule for entry in self._entries.values() if owner is None or entry.owner == owner]
+    def list(self, tenant: str, session: str | None) -> list[Schedule]:
+        """The schedules of a tenant, or of one of its sessions, by their next time."""
+        found = [
+            entry.schedule
+            for entry in self._entries.values()
+            if entry.owner.tenant == tenant and session in (None, entry.owner.session)
+        ]
         return sorted(found, key=lambda schedule: (schedule.next_ms, schedule.id))
 
     # ---- time ----

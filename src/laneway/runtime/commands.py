@@ -24,9 +24,9 @@ class Commands:
 
     async def run(self, owner: Owner, directive: directives.Directive, sender: Sender | None) -> str:
         """Do what a command says; the answer is the reply. Whoever lacks the right changes nothing and is told."""
-        right = directives.required_right(directive)
-        if right is not None and sender is not None and not sender.may(right):
-            return texts.denied_reply(right)
+        denied = self.denial(directive, sender)
+        if denied is not None:
+            return denied
         actor = sender.id if sender is not None else "host"
         match directive:
             case directives.QueueShow():
@@ -34,7 +34,7 @@ class Commands:
             case directives.QueueSet(options=options):
                 return await self._set(owner, options, actor)
             case directives.QueueReset():
-                await self._engine.set_options(owner, QueueOptions(), actor)
+                await self._engine.set_options(owner, QueueOptions(), actor, self._settings_of)
                 return texts.reset_reply(self._settings_of(owner))
             case directives.QueueClear():
                 engine = self._engine
@@ -65,6 +65,12 @@ class Commands:
                 raise AssertionError("a message with options of its own is no command")
             case _:
                 assert_never(directive)
+
+    @staticmethod
+    def denial(directive: directives.Directive, sender: Sender | None) -> str | None:
+        """What a sender is told who lacks the right; None if it has it. The host itself may do all."""
+        right = directives.required_right(directive)
+        return texts.denied_reply(right) if right is not None and sender is not None and not sender.may(right) else None
 
     def _waiting(self, owner: Owner) -> int:
         box = self._engine.kernel.boxes.get(owner)
@@ -114,4 +120,4 @@ class Commands:
         answered = await engine.change(
             owner, engine.kernel.answer_approval, owner, approval_id, state, reason=reason, by=by
         )
-        return texts.approval_reply(approval_id, answered.state if answered is not None else "unknown")
+        return texts.approval_reply(approval_id, answered.state if answered is not None else "")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from laneway.errors import LanewayError, UsageError, text_of
 from laneway.kernel import texts
+from laneway.kernel.mailbox import ChildEntry
 from laneway.mail import Approval, ApprovalState, Message, MessageKind, Mode, QueueSettings, TurnState
 from laneway.records import DURATION_MAX_MS, JobState, check_whole
 from laneway.rows import Owner
@@ -48,7 +49,7 @@ class Errands(Arrivals):
         """Ask and wait; the slots of the turn are lent meanwhile."""
         check_whole(timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
         try:
-            json.dumps(arguments, allow_nan=False).encode()
+            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
             raise UsageError(f"the arguments of {action!r} cannot be kept as JSON: {error}") from None
         entry, wall = turn._entry, self.wall()
@@ -56,7 +57,7 @@ class Errands(Arrivals):
             id=self.ids.new_id("approval"),
             session_key=entry.owner.session,
             turn_id=turn.id,
-            action=action,
+            action=text_of(action),
             arguments=arguments,
             state=ApprovalState.PENDING,
             asked_ms=wall,
@@ -104,7 +105,7 @@ class Errands(Arrivals):
             raise UsageError(f"{fn!r} is not callable", hint="spawn takes a function and its arguments")
         owner = turn._entry.owner
         self._check_session(owner)
-        name = str(label or getattr(fn, "__name__", "") or type(fn).__name__)
+        name = text_of(label or getattr(fn, "__name__", "") or type(fn).__name__)
         child = Child(self, self.ids.new_id("child"), name, owner)
         self.kernel.add_child(turn._entry, child.id, name, wall=self.wall())
         stored = self.journal.committed(owner)
@@ -130,10 +131,13 @@ class Errands(Arrivals):
 
     def note_awaited(self, child: Child) -> None:
         """A turn waits for its child (or no longer does)."""
-        box = self.kernel.boxes.get(child.owner) if child.id in self._children else None
+        box = self.kernel.boxes.get(child.owner)
         entry = box.children.get(child.id) if box is not None else None
-        if entry is not None:
-            self.kernel.await_child(entry, awaited=child.is_awaited)
+        if entry is not None and self.is_open:
+            if child.is_awaited and entry.state != "running":
+                self._close_child(entry, entry.state, "", awaited=True)
+            else:
+                self.kernel.await_child(entry, awaited=child.is_awaited)
             self.carry_out()
 
     def _child_ended(self, owner: Owner, child: Child, job: Job[Any]) -> None:
@@ -142,10 +146,26 @@ class Errands(Arrivals):
         entry = box.children.get(child.id) if box is not None else None
         if entry is not None and self.is_open:
             text = "" if job.state is JobState.CANCELLED else _result_of(job)
-            note = None if child.is_awaited else self._child_note(owner, child.label, job.state.value, text)
-            self.kernel.end_child(entry, job.state.value, note, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
+            if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
+                self.kernel.keep_child(entry, job.state.value, text)  # its turn may still ask for it
+            else:
+                self._close_child(entry, job.state.value, text, awaited=child.is_awaited)
             self.carry_out()
         self._note_quiet()
+
+    def _close_child(self, entry: ChildEntry, state: str, text: str, *, awaited: bool) -> None:
+        quiet = awaited or entry.silenced
+        note = None if quiet else self._child_note(entry.owner, entry.label, state, text)
+        self.kernel.end_child(entry, state, note, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
+
+    def _tell_of_children(self, owner: Owner, children: tuple[str, ...]) -> None:
+        """A turn has ended without asking for what its children had found: the session is told."""
+        for child_id in children:
+            box = self.kernel.boxes.get(owner)
+            entry = box.children.get(child_id) if box is not None else None
+            if entry is not None and entry.live:
+                self._close_child(entry, entry.state, entry.text, awaited=entry.awaited)
+        self.carry_out()
 
     def _child_note(self, owner: Owner, label: str, state: str, text: str) -> Message:
         return self._system_message(owner, texts.child_note(label, state, text))

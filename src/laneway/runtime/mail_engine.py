@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any, NamedTuple, assert_never
@@ -38,8 +40,10 @@ from laneway.kernel.mailbox import (
     RequestTurn,
     Settle,
     Tell,
+    TellOfChildren,
     Touch,
     WakeTurn,
+    WithdrawRequest,
 )
 from laneway.kernel.messages import Item, TurnEntry
 from laneway.kernel.protocol import Stop
@@ -64,6 +68,8 @@ _log = logging.getLogger("laneway")
 
 Handler = Callable[[Turn], Awaitable[str | None]]
 FOLLOWUPS_MAX = 5
+LANE_PART_MAX = 400
+STUMBLES_MAX = 3
 RELOAD_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 HOLD_MS = 3_600_000  # while a session is put together again, nothing begins in it
 
@@ -87,6 +93,7 @@ class MailEngine(Errands):
         self._turns: dict[str, Turn] = {}
         self._ends: dict[str, _End] = {}
         self._quiet: list[asyncio.Future[None]] = []
+        self._stumbles: dict[Owner, int] = {}  # how often in a row the store has refused a session
 
     # ---- opening and closing ----
 
@@ -103,8 +110,9 @@ class MailEngine(Errands):
             now, wall = self.now(), self.wall()
             self.kernel.load(loaded, running={}, now=now, wall=wall)
             for child in list(self.kernel.orphans()):
-                note = None if child.awaited else self._child_note(child.owner, child.label, "interrupted", "")
-                self.kernel.end_child(child, "interrupted", note, SYSTEM_SETTINGS, now=now, wall=wall)
+                state = child.state if child.state != "running" else "interrupted"
+                note = None if child.awaited else self._child_note(child.owner, child.label, state, child.text)
+                self.kernel.end_child(child, state, note, SYSTEM_SETTINGS, now=now, wall=wall)
         except BaseException:
             await self.store.close()
             raise
@@ -165,14 +173,14 @@ class MailEngine(Errands):
         """Do what the kernel has decided: rows to the journal, the rest when they are on disk."""
         effects = self.kernel.take()
         visible: dict[Owner, list[MailEffect]] = {}
-        requests: list[RequestTurn] = []
+        requests: list[RequestTurn | WithdrawRequest] = []
         journal = self.journal
         for effect in effects:
             if type(effect) is Touch:
                 journal.touch(effect.owner, effect.thing)
             elif type(effect) is Add:
                 journal.add(effect.owner, effect.row)
-            elif type(effect) is RequestTurn:
+            elif type(effect) is RequestTurn or type(effect) is WithdrawRequest:
                 requests.append(effect)
             elif type(effect) is Forget:
                 journal.forget(effect.owner, effect.key)
@@ -184,7 +192,10 @@ class MailEngine(Errands):
             else:
                 self._show(things, None)
         for request in requests:
-            self._request(request)
+            if isinstance(request, RequestTurn):
+                self._request(request)
+            elif (unwanted := self._jobs.pop(request.owner, None)) is not None:
+                unwanted.cancel("another slot is wanted")
         self._arm()
 
     def _show(self, effects: list[MailEffect], error: Exception | None) -> None:
@@ -199,6 +210,8 @@ class MailEngine(Errands):
                     for waiter in self._waiters.get(final.message_id, ()):
                         if not waiter.done():
                             waiter.set_result(final)
+                case TellOfChildren(owner, children):
+                    self._tell_of_children(owner, children)
                 case CancelTurn(_, turn_id, reason):
                     turn = self._turns.get(turn_id)
                     if turn is not None and turn._job is not None:
@@ -220,7 +233,7 @@ class MailEngine(Errands):
                     asked = self._approvals.pop(approval.id, None)
                     if asked is not None and not asked.done():
                         asked.set_result(approval)
-                case Touch() | Add() | Forget() | RequestTurn():
+                case Touch() | Add() | Forget() | RequestTurn() | WithdrawRequest():
                     raise AssertionError(effect)
                 case _:
                     assert_never(effect)
@@ -246,10 +259,14 @@ class MailEngine(Errands):
         self._jobs[owner] = job
         job.add_done_callback(lambda ended: self._slot_ended(owner, ended))
 
-    def _session_lane(self, owner: Owner) -> str:
-        if owner.tenant == "default":
-            return f"session:{owner.session}"
-        return f"{owner.tenant}/session:{owner.session}"
+    @staticmethod
+    def _session_lane(owner: Owner) -> str:
+        name = _lane_part(owner.session)
+        if owner.tenant != "default":
+            name = f"{_lane_part(owner.tenant)}%~{name}"  # no key has this: a lone % is escaped
+        if len(name) > LANE_PART_MAX:
+            name = f"%#{hashlib.sha256(name.encode()).hexdigest()}"
+        return f"session:{name}"
 
     def _slot_ended(self, owner: Owner, job: Job[Any]) -> None:
         """A slot that was never used (its wait was cancelled or timed out) is asked for again, after a while."""
@@ -296,7 +313,9 @@ class MailEngine(Errands):
         except InterruptSignalError as signal:
             self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or text_of(signal))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is the outcome of its turn
-            _log.warning("a turn of %r failed: %s", owner.session, describe(error), exc_info=error)
+            # As text: what an error says may be anything, and a log that chokes on it helps nobody.
+            trace = text_of("".join(traceback.format_exception(error)))
+            _log.warning("a turn of %r failed: %s\n%s", owner.session, describe(error), trace)
             self._end(turn, TurnState.FAILED, None, describe(error))
         else:
             self._finish_turn(turn, answer)
@@ -340,6 +359,7 @@ class MailEngine(Errands):
     def _end_stored(self, turn: Turn, error: Exception | None) -> None:
         if error is None:
             self._ends.pop(turn.id, None)
+            self._stumbles.pop(turn._entry.owner, None)
             self._note_quiet()
         else:
             self._turns[turn.id] = turn  # the reload that follows ends it again
@@ -389,6 +409,8 @@ class MailEngine(Errands):
                 f"this is follow-up number {entry.depth} already",
                 hint=f"a workflow goes on at most {FOLLOWUPS_MAX} times",
             )
+        if not isinstance(text, str) or not text.strip() or not _is_storable(text):
+            raise InvalidMessageError(f"a follow-up is text that is not empty, not {text!r}")
         note = texts.followup_note(text, entry.depth + 1)
         item = Item(entry.owner, self._system_message(entry.owner, note), seq=self.store.next_seq(), lane=entry.lane)
         item.depth = entry.depth + 1
@@ -405,6 +427,7 @@ class MailEngine(Errands):
             return
         if owner in self._reloads or not self.is_open:
             return
+        self._stumbles[owner] = self._stumbles.get(owner, 0) + 1
         old = self.kernel.forget_session(owner)
         task = self.loop.create_task(self._reload(owner, old), name=f"laneway-reload {owner.session}")
         self._reloads[owner] = task
@@ -422,6 +445,9 @@ class MailEngine(Errands):
 
     async def _reload(self, owner: Owner, old: Mailbox | None) -> None:
         attempt = 0
+        again = self._stumbles.get(owner, 0) - 1
+        if again > 0:  # the store loads it well and refuses it again: do not spin
+            await asyncio.sleep(RELOAD_DELAYS_S[min(again, len(RELOAD_DELAYS_S)) - 1])
         while True:
             try:
                 loaded = await self.store.load_session(owner)
@@ -435,7 +461,11 @@ class MailEngine(Errands):
         begun = {turn_id: turn for turn_id, turn in mine.items() if turn._begun}
         unbegun = {row.id for row in loaded.states if row.kind == "turn" and row.id not in begun}
         now, wall = self.now(), self.wall()
-        box = self.kernel.open_box(owner, requested=owner in self._jobs, not_before=now + HOLD_MS)
+        box = self.kernel.open_box(
+            owner,
+            requested=old.requested if old is not None and owner in self._jobs else None,
+            not_before=now + HOLD_MS,
+        )
         running = {turn_id: turn._entry for turn_id, turn in begun.items()}
         attached = self.kernel.load(loaded, running=running, unbegun=unbegun, now=now, wall=wall)
         box.not_before = 0
@@ -453,6 +483,8 @@ class MailEngine(Errands):
         """A turn that lived on while its session was loaded again; or had ended, and was not heard."""
         turn._entry = entry
         ended = self._ends.get(turn.id)
+        if ended is not None and self._stumbles.get(entry.owner, 0) > STUMBLES_MAX:
+            ended = _End(TurnState.FAILED, None, "how it ended could not be stored, again and again")
         if ended is not None:
             self._end(turn, *ended)
 
@@ -465,6 +497,13 @@ def _cancelled_by(turn: Turn) -> _End:
     if job is not None and job.stop is Stop.TIMEOUT:
         return _End(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
     return _End(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
+
+
+def _lane_part(key: str) -> str:
+    """A key as a part of a lane's name: what such a name cannot have is written as a number."""
+    if key.isprintable() and "%" not in key and key == key.strip():
+        return key
+    return "".join(char if char.isalnum() or char in ":._-+@" else f"%{ord(char):x};" for char in key)
 
 
 def _is_storable(text: str) -> bool:

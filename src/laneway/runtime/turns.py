@@ -66,7 +66,7 @@ class Turn:
     @property
     def conversation(self) -> int:
         """Which conversation of the session this is; `/new` begins another."""
-        return self._engine.conversation(self._entry.owner)
+        return self._entry.conversation
 
     # ---- messages that come in meanwhile ----
 

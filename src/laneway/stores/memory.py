@@ -257,11 +257,21 @@ class MemoryHistory:
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
     async def entries(
-        self, owner: Owner, *, after_seq: int = 0, limit: int = 200, newest: bool = False
+        self,
+        owner: Owner,
+        *,
+        after_seq: int = 0,
+        limit: int = 200,
+        newest: bool = False,
+        conversation: int | None = None,
     ) -> list[EntryRow]:
-        """The transcript of a session, oldest first; `newest` takes the last `limit` ones instead of the first."""
+        """The transcript of a session, or one conversation of it, oldest first; `newest`: the last `limit` lines."""
         drawer = self._disk.drawers.get(owner)
-        found = [row for row in (drawer.entries.values() if drawer is not None else ()) if row.seq > after_seq]
+        found = [
+            row
+            for row in (drawer.entries.values() if drawer is not None else ())
+            if row.seq > after_seq and conversation in (None, row.conversation)
+        ]
         rows = sorted(found, key=_by_seq)
         if limit <= 0:
             return []

@@ -180,11 +180,17 @@ class SqliteHistory:
         return await self._rows(EventRow, name, facts)
 
     async def entries(
-        self, owner: Owner, *, after_seq: int = 0, limit: int = 200, newest: bool = False
+        self,
+        owner: Owner,
+        *,
+        after_seq: int = 0,
+        limit: int = 200,
+        newest: bool = False,
+        conversation: int | None = None,
     ) -> list[EntryRow]:
-        """The transcript of a session, oldest first; `newest` takes the last `limit` ones instead of the first."""
+        """The transcript of a session, or one conversation of it, oldest first; `newest`: the last `limit` lines."""
         name = "entries_newest" if newest else "entries_oldest"
-        rows = await self._rows(EntryRow, name, _facts(owner, after_seq, limit))
+        rows = await self._rows(EntryRow, name, {**_facts(owner, after_seq, limit), "conversation": conversation})
         return rows[::-1] if newest else rows
 
     async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:

@@ -194,6 +194,7 @@ LIMIT :limit;
 SELECT tenant, workspace, session, seq, at_ms, conversation, role, message_id, turn_id, text, body
 FROM entries
 WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq > :after_seq
+    AND (:conversation IS NULL OR conversation = :conversation)
 ORDER BY seq
 LIMIT :limit;
 
@@ -202,6 +203,7 @@ LIMIT :limit;
 SELECT tenant, workspace, session, seq, at_ms, conversation, role, message_id, turn_id, text, body
 FROM entries
 WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq > :after_seq
+    AND (:conversation IS NULL OR conversation = :conversation)
 ORDER BY seq DESC
 LIMIT :limit;
 
