@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Callable
 from threading import Event
 from typing import Final
 
@@ -51,8 +52,9 @@ def lock_path(path: str) -> str:
 class FileLock:
     """The lock of one store; held from `acquire` to `release`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, try_lock: Callable[[int], None] = _try_lock) -> None:
         self.path = path
+        self._try_lock = try_lock
         self._fd = -1
 
     def acquire(self) -> None:
@@ -63,7 +65,7 @@ class FileLock:
         except OSError as error:
             raise _cannot_open(self.path, side, error) from error
         try:
-            _lock(fd, self.path, side)
+            self._lock(fd)
             os.lseek(fd, 0, os.SEEK_SET)
             os.ftruncate(fd, 0)
             os.write(fd, f"{os.getpid()}\n".encode())
@@ -74,6 +76,35 @@ class FileLock:
             os.close(fd)
             raise
         self._fd = fd
+
+    def _lock(self, fd: int) -> None:
+        try:
+            self._lock_patiently(fd)
+        except BlockingIOError as error:
+            pid = _pid_in(fd)
+            raise StoreInUseError(
+                f"the store {self.path} is open in another process (pid {pid})",
+                hint="stop that process first, or give this one a store of its own",
+                path=self.path,
+                pid=pid,
+            ) from error
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK:
+                raise
+            raise StoreUnavailableError(
+                f"the file system of {self.path} cannot lock files: {error.strerror}",
+                hint=f"keep the store on a local disk; the lock is on {lock_path(self.path)}",
+                path=self.path,
+            ) from error
+
+    def _lock_patiently(self, fd: int) -> None:
+        """Whoever only looks (`lock_holder`) has the lock for a moment too: that is no reason to give up."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._try_lock(fd)
+            except BlockingIOError:
+                Event().wait(_TRY_AGAIN_S)
+        return self._try_lock(fd)
 
     def release(self) -> None:
         """Let go; the next owner may come."""
@@ -104,37 +135,6 @@ def lock_holder(path: str) -> str | None:
     finally:
         os.close(fd)
     return None
-
-
-def _lock(fd: int, path: str, side: str) -> None:
-    try:
-        _lock_patiently(fd)
-    except BlockingIOError as error:
-        pid = _pid_in(fd)
-        raise StoreInUseError(
-            f"the store {path} is open in another process (pid {pid})",
-            hint="stop that process first, or give this one a store of its own",
-            path=path,
-            pid=pid,
-        ) from error
-    except OSError as error:
-        if error.errno not in _CANNOT_LOCK:
-            raise
-        raise StoreUnavailableError(
-            f"the file system of {path} cannot lock files: {error.strerror}",
-            hint=f"keep the store on a local disk; the lock is on {side}",
-            path=path,
-        ) from error
-
-
-def _lock_patiently(fd: int) -> None:
-    """Whoever only looks (`lock_holder`) has the lock for a moment too: that is no reason to give up."""
-    for _ in range(_TRIES - 1):
-        try:
-            return _try_lock(fd)
-        except BlockingIOError:
-            Event().wait(_TRY_AGAIN_S)
-    return _try_lock(fd)
 
 
 def _pid_in(fd: int) -> str:

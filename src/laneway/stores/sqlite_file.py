@@ -34,6 +34,7 @@ __all__ = (
     "check_place",
     "claim",
     "connect",
+    "corrupt",
     "get_meta",
     "prepare",
     "refused",
@@ -235,7 +236,7 @@ def _check_pages(connection: sqlite3.Connection, path: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheck:
-    """How a store is: `problems` is empty if every page is as it should be."""
+    """How a store is: `problems` is empty if every page is as it should be; if not, rows are not counted."""
 
     path: str
     schema: int
@@ -262,8 +263,8 @@ def check_file(path: str, *, busy_ms: int) -> StoreCheck:
         with contextlib.closing(connect(path, busy_ms=busy_ms, read_only=True)) as connection:
             connection.execute("BEGIN")  # one moment for everything below
             version = _version_of(connection, path)
-            found = [row[0] for row in connection.execute(f"PRAGMA integrity_check({PROBLEMS_MAX})")]
-            counts = connection.execute(statement("counts")).fetchall() if version else []
+            problems = _problems(connection)
+            counts = _counts(connection) if version and not problems else []
             return StoreCheck(
                 path=path,
                 schema=version,
@@ -272,11 +273,24 @@ def check_file(path: str, *, busy_ms: int) -> StoreCheck:
                 log_bytes=os.path.getsize(f"{path}-wal") if os.path.exists(f"{path}-wal") else 0,
                 rows={name: total for name, total, _ in counts},
                 live={name: live for name, _, live in counts if name in {"messages", "states"}},
-                problems=() if found == ["ok"] else tuple(found),
+                problems=problems,
                 in_use_by=holder,
             )
     except sqlite3.Error as error:
         raise refused(error, path, "be read") from error
+
+
+def _problems(connection: sqlite3.Connection) -> tuple[str, ...]:
+    found: list[str] = []
+    try:
+        found.extend(row[0] for row in connection.execute(f"PRAGMA integrity_check({PROBLEMS_MAX})"))
+    except sqlite3.DatabaseError as error:
+        found.append(str(error))  # so damaged that it could not be read to the end
+    return () if found == ["ok"] else tuple(found)
+
+
+def _counts(connection: sqlite3.Connection) -> list[tuple[str, int, int]]:
+    return connection.execute(statement("counts")).fetchall()
 
 
 def backup_file(

@@ -64,6 +64,7 @@ class OpenFile:
         self.loads = self._reader("load")
         self.queries = self._reader("history")
         self._previous = previous
+        self._identity: tuple[int, int] | None = None
         self._queue: SimpleQueue[Question | None] = SimpleQueue()
         self.thread = start_thread(self._run, name=f"laneway-store-write-{path}")
 
@@ -135,6 +136,7 @@ class OpenFile:
         try:
             connection = connect(self.path, busy_ms=self.busy_ms)
             prepare(connection, self.path)
+            self._identity = _identity(self.path)
             self.epoch, last = claim(connection)
             self.sequencer = Sequencer(last, noted=last + SEQ_BLOCK)
             return connection
@@ -183,6 +185,7 @@ class OpenFile:
     ) -> sqlite3.Connection:
         batches = [batch for question in questions for batch in question.content.batches]
         try:
+            self._check_identity()
             results = write_group(connection, self.path, batches, epoch=self.epoch, sequencer=self.sequencer)
         except Exception as error:  # noqa: BLE001 - the thread lives on, and nobody waits for ever
             roll_back(connection)
@@ -195,6 +198,15 @@ class OpenFile:
         if connection.in_transaction:  # it could not even be rolled back
             connection = self._connect_again(connection)
         return connection
+
+    def _check_identity(self) -> None:
+        """SQLite would go on writing to a file that has no name any more, and all of it would be lost."""
+        if _identity(self.path) != self._identity:
+            raise StoreUnavailableError(
+                f"the store {self.path} was moved, replaced or deleted while it was open",
+                hint="put the file back, or close the store and open it again",
+                path=self.path,
+            )
 
     def _connect_again(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         try:
@@ -219,6 +231,14 @@ class OpenFile:
         if get_meta(connection, "epoch") == self.epoch:
             set_meta(connection, "seq", self.sequencer.last)
         connection.execute("COMMIT")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _find_one(connection: sqlite3.Connection, lookup: Lookup) -> MessageRow | None:

@@ -1,0 +1,486 @@
+"""The SQLite store with real threads, loops, processes and big rows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laneway.errors import ConflictError, StoreInUseError, StoreUnavailableError
+from laneway.rows import Batch, BatchResult, Lookup, Owner, StateKey
+from laneway.stores.locks import lock_holder
+from laneway.stores.sqlite import SqliteStore
+from laneway.testing.stores import OTHER, OWNER, entry_row, event_row, message_row, state_row
+
+
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("laneway-store")]
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+async def put(store: SqliteStore, row_id: str, **fields: Any) -> None:
+    row = message_row(row_id, seq=store.next_seq(), **fields)
+    assert await store.commit([Batch(OWNER, store.epoch, (row,))]) == [BatchResult()]
+
+
+async def until_ended() -> None:
+    """The last thing a thread does is to say that it is done: give it the moment it needs to end."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("laneway-store"):
+            await asyncio.to_thread(thread.join, 10)
+
+
+# ---- sharing ----
+
+
+async def test_stores_of_one_file_are_one_store(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "x.db")
+    first, second = SqliteStore(tmp_path / "x.db"), SqliteStore(tmp_path / "link.db")
+    await asyncio.gather(first.open(), second.open(), first.open())
+    assert first.epoch == second.epoch == 1
+    await put(first, "a")
+    assert [first.next_seq(), second.next_seq(), first.next_seq()] == [2, 3, 4]
+    await first.close()
+    await first.close()
+    with pytest.raises(StoreUnavailableError, match="is not open"):
+        await first.commit([])
+    await put(second, "b")
+    assert lock_holder(second.path) == str(os.getpid())
+    await second.close()
+    assert lock_holder(second.path) is None
+    await until_ended()
+    assert our_threads() == []
+
+
+async def test_who_opens_while_the_last_one_closes_gets_the_store_anew(tmp_path: Path) -> None:
+    stores = [SqliteStore(tmp_path / "x.db") for _ in range(5)]
+
+    async def use(store: SqliteStore, name: str) -> None:
+        await store.open()
+        await put(store, name)
+        await store.close()
+
+    await asyncio.gather(*(use(store, f"m{number}") for number, store in enumerate(stores)))
+    closing = SqliteStore(tmp_path / "x.db")
+    await closing.open()
+    before = closing.epoch
+    ending = asyncio.ensure_future(closing.close())
+    await asyncio.sleep(0)
+    await stores[0].open()
+    await ending
+    assert stores[0].epoch == before + 1
+    assert len(await stores[0].history.messages(OWNER)) == 5
+    await stores[0].close()
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    opening = asyncio.ensure_future(store.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await until_ended()
+    assert our_threads() == []
+    assert lock_holder(store.path) is None
+
+
+def test_a_loop_that_was_closed_meanwhile_does_not_stop_the_writer(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db", busy_ms=60_000)
+    asyncio.run(store.open())
+    blocker = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    loop = asyncio.new_event_loop()
+
+    async def leave() -> None:
+        batch = Batch(OWNER, store.epoch, (message_row("left", seq=1),))
+        asking = loop.create_task(store.commit([batch]))
+        await asyncio.sleep(0)
+        asking.cancel()
+
+    loop.run_until_complete(leave())
+    loop.close()
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    asyncio.run(put(store, "later"))
+
+    async def read() -> list[str]:
+        ids = [row.id for row in await store.history.messages(OWNER)]
+        await store.close()
+        return ids
+
+    assert asyncio.run(read()) == ["left", "later"]
+
+
+def test_loops_in_several_threads_share_a_store(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    async def use(name: str) -> None:
+        store = SqliteStore(tmp_path / "x.db")
+        await store.open()
+        for number in range(20):
+            await put(store, f"{name}-{number}")
+        assert await store.history.message(f"{name}-19") is not None
+        await store.close()
+
+    def run(name: str) -> None:
+        try:
+            asyncio.run(use(name))
+        except BaseException as failure:
+            failures.append(failure)
+            raise
+
+    threads = [threading.Thread(target=run, args=(f"t{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+    async def count() -> int:
+        store = SqliteStore(tmp_path / "x.db")
+        await store.open()
+        found = len(await store.history.messages(OWNER))
+        await store.close()
+        return found
+
+    assert asyncio.run(count()) == 80
+
+
+# ---- nobody waits ----
+
+
+async def test_reading_and_the_loop_go_on_while_a_commit_waits(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db", busy_ms=60_000)
+    await store.open()
+    await put(store, "m")
+    blocker = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.ensure_future(put(store, "n"))
+    await asyncio.sleep(0)
+    assert [row.id for row in await store.history.messages(OWNER)] == ["m"]
+    assert [row.id for row in (await store.load_session(OWNER)).messages] == ["m"]
+    assert (await store.check()).rows["messages"] == 1
+    assert not waiting.done()
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    await waiting
+    assert [row.id for row in (await store.load_workspace("main")).messages] == ["m", "n"]
+    await store.close()
+
+
+async def test_what_waits_together_is_one_transaction(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db", busy_ms=60_000)
+    await store.open()
+    await put(store, "first")
+    blocker = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    held = asyncio.ensure_future(put(store, "held"))
+    await asyncio.sleep(0)
+    others = [asyncio.ensure_future(put(store, f"m{number}")) for number in range(200)]
+    late = asyncio.ensure_future(store.find([Lookup(OWNER, "slack", "nobody", 0)]))
+    await asyncio.sleep(0)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    await asyncio.gather(held, *others)
+    assert await late == [None]
+    # Every transaction writes the pages it changes to the log: two hundred of them would be a thousand pages.
+    assert os.stat(f"{store.path}-wal").st_size < 200 * 4096
+    await store.close()
+
+
+# ---- big and small ----
+
+
+@pytest.mark.slow
+async def test_ten_megabytes_come_back_byte_for_byte(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    body = "ä\x00\U0001f600x" * (10 * 1024 * 1024 // 8)
+    rows = (message_row("m", seq=1, body=body), entry_row(seq=2, text=body), event_row(seq=3, body=body))
+    assert await store.commit([Batch(OWNER, store.epoch, rows)]) == [BatchResult()]
+    await store.close()
+    await store.open()
+    assert await store.history.message("m") == rows[0]
+    assert await store.history.entries(OWNER) == [rows[1]]
+    assert await store.history.events(OWNER) == [rows[2]]
+    assert (await store.load_session(OWNER)).messages == [rows[0]]
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_a_hundred_thousand_waiting_messages_are_loaded_in_three_seconds(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    owners = [Owner("acme", "main", f"chat-{number}") for number in range(1000)]
+    body = '{"text": "' + "hello " * 30 + '"}'
+    for start in range(0, 100_000, 20_000):
+        batches = [
+            Batch(owner, store.epoch, (message_row(f"m{seq}", owner, seq=seq, body=body),))
+            for seq, owner in ((seq, owners[seq % 1000]) for seq in range(start, start + 20_000))
+        ]
+        assert await store.commit(batches) == [BatchResult()] * 20_000
+    await store.close()
+    started = time.monotonic()
+    await store.open()
+    loaded = await store.load_workspace("main")
+    took = time.monotonic() - started
+    assert [row.seq for row in loaded.messages] == list(range(100_000))
+    assert took < 3
+    assert len((await store.load_session(owners[7])).messages) == 100
+    await store.close()
+
+
+async def test_numbers_go_on_without_a_gap_after_a_clean_close(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    numbers = [store.next_seq() for _ in range(3)]
+    await store.close()
+    await store.open()
+    assert store.next_seq() == numbers[-1] + 1
+    await store.close()
+
+
+async def test_forgotten_rows_leave_no_trace_in_the_indexes(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    for number in range(3):
+        row = state_row("job", f"j{number}", Owner("acme", "main"), seq=store.next_seq())
+        owner = Owner("acme", "main")
+        await store.commit([Batch(owner, store.epoch, (row,))])
+        await store.commit([Batch(owner, store.epoch, (row._replace(state="running"),))])
+        await store.commit([Batch(owner, store.epoch, (), (StateKey("job", f"j{number}"),))])
+    report = await store.check()
+    assert report.is_sound
+    assert report.rows["states"] == 0
+    await store.close()
+
+
+# ---- death ----
+
+
+WRITE = """
+    import asyncio, sys
+    from laneway.rows import Batch, Owner
+    from laneway.stores.sqlite import SqliteStore
+    from laneway.testing.stores import event_row, message_row
+
+    async def talk(store, owner):
+        while True:
+            seq = store.next_seq()
+            event = event_row(owner, seq=store.next_seq(), message_id=f"m{seq}")
+            results = await store.commit([Batch(owner, store.epoch, (message_row(f"m{seq}", owner, seq=seq), event))])
+            if results[0].error is None:
+                print(f"m{seq} {owner.session}", flush=True)
+
+    async def main():
+        store = SqliteStore(sys.argv[1])
+        await store.open()
+        await asyncio.gather(*(talk(store, Owner("acme", "main", f"chat-{n}")) for n in range(10)))
+
+    asyncio.run(main())
+"""
+
+
+def acknowledged_before_death(path: Path, count: int) -> set[tuple[str, str]]:
+    """Let another process write, kill it in the middle, and say what it was told is on disk."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WRITE), str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(count)]
+    process.send_signal(signal.SIGKILL)
+    lines += process.stdout.readlines()
+    process.stdout.close()
+    process.wait()
+    whole = [line.split() for line in lines if line.endswith("\n")]  # death may cut the last one off
+    return {(message_id, session) for message_id, session in whole}
+
+
+@pytest.mark.slow
+async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    told: set[tuple[str, str]] = set()
+    for round_ in range(5):
+        told |= acknowledged_before_death(path, 50 + 100 * round_)
+        store = SqliteStore(path)
+        await store.open()
+        assert (await store.check()).is_sound
+        rows = (await store.load_workspace("main")).messages
+        missing = told - {(row.id, row.session) for row in rows}
+        assert missing == set()
+        assert store.next_seq() > max(row.seq for row in rows)
+        for owner in {Owner(row.tenant, row.workspace, row.session) for row in rows}:
+            events = await store.history.events(owner, limit=100_000)
+            assert {event.message_id for event in events} == {row.id for row in rows if row.session == owner.session}
+        await store.close()
+    assert len(told) > 1000
+
+
+FORGET = """
+    import asyncio, sys
+    from laneway.rows import Batch
+    from laneway.stores.sqlite import SqliteStore
+    from laneway.testing.stores import OWNER, message_row
+
+    async def main():
+        store = SqliteStore(sys.argv[1])
+        await store.open()
+        await store.history.message("m")
+        await store.commit([Batch(OWNER, store.epoch, (message_row("m", seq=1),))])
+
+    asyncio.run(main())
+"""
+
+FORK = """
+    import asyncio, os, sys
+    from laneway.errors import StoreUnavailableError
+    from laneway.rows import Batch
+    from laneway.stores.locks import lock_holder
+    from laneway.stores.sqlite import SqliteStore
+    from laneway.testing.stores import OWNER, message_row
+
+    async def child(store):
+        try:
+            await store.commit([Batch(OWNER, store.epoch, (message_row("m", seq=1),))])
+        except StoreUnavailableError as error:
+            assert "forked" in str(error), error
+        else:
+            raise AssertionError
+        fresh = SqliteStore(sys.argv[1])
+        await fresh.open()
+        print("child", fresh.epoch, flush=True)
+        await fresh.close()
+
+    store = SqliteStore(sys.argv[1])
+    asyncio.run(store.open())
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(read, 1)
+        asyncio.run(child(store))
+        os._exit(0)
+    assert lock_holder(store.path) == str(os.getpid())
+    asyncio.run(store.close())
+    assert lock_holder(store.path) is None
+    os.write(write, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def run(script: str, path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.slow
+def test_a_program_that_forgets_to_close_still_ends(tmp_path: Path) -> None:
+    done = run(FORGET, tmp_path / "x.db")
+    assert (done.returncode, done.stderr) == (0, "")
+
+    async def read() -> bool:
+        store = SqliteStore(tmp_path / "x.db")
+        await store.open()
+        found = await store.history.message("m")
+        await store.close()
+        return found is not None
+
+    assert asyncio.run(read())
+
+
+@pytest.mark.slow
+def test_a_forked_child_neither_uses_nor_holds_the_store_of_its_parent(tmp_path: Path) -> None:
+    done = run(FORK, tmp_path / "x.db")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "child 2\n", "")
+
+
+# ---- copies ----
+
+
+async def test_a_backup_is_one_moment_of_a_store_that_is_in_use(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    stop = asyncio.Event()
+
+    async def write(owner: Owner) -> None:
+        while not stop.is_set():
+            seq = store.next_seq()
+            rows = (message_row(f"m{seq}", owner, seq=seq), event_row(owner, seq=seq, message_id=f"m{seq}"))
+            assert (await store.commit([Batch(owner, store.epoch, rows)]))[0].error is None
+
+    writers = [asyncio.ensure_future(write(owner)) for owner in (OWNER, OTHER)]
+    await put(store, "seen")
+    sizes = [await store.backup(tmp_path / f"copy{number}.db") for number in range(5)]
+    stop.set()
+    await asyncio.gather(*writers)
+    await store.close()
+    assert min(sizes) > 0
+    for number in range(5):
+        copy = SqliteStore(tmp_path / f"copy{number}.db")
+        report = await copy.check()
+        assert report.is_sound
+        assert report.in_use_by is None
+        await copy.open()
+        messages = await copy.history.messages(Owner("acme", "main"), limit=100_000)
+        events = [
+            event.message_id for owner in (OWNER, OTHER) for event in await copy.history.events(owner, limit=100_000)
+        ]
+        assert {row.id for row in messages} == {*events, "seen"}
+        await copy.close()
+    assert not [name for name in names_in(tmp_path) if "part" in name]
+
+
+async def test_a_backup_overwrites_only_what_it_is_told_to(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    await put(store, "m")
+    target = tmp_path / "copy.db"
+    target.write_text("precious")
+    with pytest.raises(ConflictError, match="exists already"):
+        await store.backup(target)
+    assert target.read_text() == "precious"
+    await store.backup(target, overwrite=True)
+    with pytest.raises(ConflictError, match="is the store itself"):
+        await store.backup(tmp_path / "x.db", overwrite=True)
+    copy = SqliteStore(target)
+    await copy.open()
+    assert await copy.history.message("m") is not None
+    with pytest.raises(StoreInUseError, match="is open"):
+        await store.backup(target, overwrite=True)
+    await copy.close()
+    with pytest.raises(StoreUnavailableError, match="nowhere"):
+        await store.backup(tmp_path / "nowhere" / "copy.db")
+    await store.close()
+    assert names_in(tmp_path) == {"x.db", "x.db.lock", "copy.db", "copy.db.lock"}
+
+
+async def test_a_check_finds_damage_and_changes_nothing(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    for number in range(30):
+        await put(store, f"m{number}", body="x" * 3000)
+    await store.close()
+    content = bytearray((tmp_path / "x.db").read_bytes())
+    content[-4096 * 4 :] = b"\xa5" * 4096 * 4
+    (tmp_path / "x.db").write_bytes(content)
+    with pytest.raises(StoreUnavailableError, match="damaged"):
+        await store.open()
+    report = await store.check()
+    assert not report.is_sound
+    assert report.problems
+    assert (tmp_path / "x.db").read_bytes() == bytes(content)
+    with pytest.raises(StoreUnavailableError, match="there is no store"):
+        await SqliteStore(tmp_path / "y.db").check()
