@@ -1,0 +1,110 @@
+"""`laneway store`: look after a store. Both commands only read it, so its owner may go on working meanwhile."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from laneway.errors import UnknownStoreError
+from laneway.stores import open_store
+from laneway.stores.sqlite import BUSY_MS, SqliteStore
+from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, corrupt
+
+__all__ = ("store_app",)
+
+STORE = "sqlite:///laneway.db"
+
+store_app = typer.Typer(
+    name="store", help="Look after a store: copy it, check it.", no_args_is_help=True, add_completion=False
+)
+
+StoreOption = Annotated[
+    str, typer.Option("--store", envvar="LANEWAY_STORE", help="Which store: sqlite:///file.db", show_default=True)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@store_app.command("backup")
+def backup(
+    target: Annotated[Path, typer.Argument(help="Where the copy goes.", dir_okay=False)],
+    store: StoreOption = STORE,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a store as it is at one moment, while it is in use."""
+    path = _path_of(store)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=as_json or not sys.stderr.isatty()) as bar:
+        task = bar.add_task(f"Copying {path}", total=None)
+        size = backup_file(
+            path,
+            str(target),
+            busy_ms=BUSY_MS,
+            overwrite=overwrite,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if as_json:
+        print(json.dumps({"path": path, "target": str(target.absolute()), "size_bytes": size}))
+    else:
+        print(f"{path} was copied to {target} ({_bytes(size)})")
+
+
+@store_app.command("check")
+def check(store: StoreOption = STORE, as_json: JsonOption = False) -> None:
+    """Read a whole store and say how it is: its size, its rows, and whether every page is sound."""
+    path = _path_of(store)
+    quiet = as_json or not sys.stderr.isatty()
+    with nullcontext() if quiet else Console(stderr=True).status(f"Reading {path}"):
+        report = check_file(path, busy_ms=BUSY_MS)
+    if as_json:
+        print(json.dumps({**asdict(report), "sound": report.is_sound}))
+    else:
+        _show(report)
+    if not report.is_sound:
+        raise corrupt(path, f"{len(report.problems)} problems, the first: {report.problems[0]}")
+
+
+def _show(report: StoreCheck) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    state = "sound" if report.is_sound else "DAMAGED"
+    in_use = f"in use by process {report.in_use_by}" if report.in_use_by else "not in use"
+    log = f" and {_bytes(report.log_bytes)} of log" if report.log_bytes else ""
+    console.print(f"{report.path}: {state}, {in_use}", markup=False)
+    console.print(
+        f"schema {report.schema}, opened {report.epoch} times, {_bytes(report.size_bytes)}{log}", markup=False
+    )
+    table = Table("table", box=None, pad_edge=False)
+    table.add_column("rows", justify="right")
+    table.add_column("live", justify="right")
+    for name, total in report.rows.items():
+        table.add_row(name, f"{total:,}", f"{report.live[name]:,}" if name in report.live else "")
+    console.print(table)
+    for problem in report.problems:
+        console.print(f"  {problem}", markup=False)
+
+
+def _path_of(address: str) -> str:
+    store = open_store(address)
+    if isinstance(store, SqliteStore):
+        return store.path
+    raise UnknownStoreError(
+        f"{address} keeps nothing when its process ends", hint=f"name a file: {STORE}", address=address
+    )
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
