@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from laneway import __version__
 from laneway.cli.sim import sim
+from laneway.cli.store import store_app
 from laneway.cli.tour import tour
 from laneway.errors import LanewayError, reaction_to
 
@@ -64,3 +65,4 @@ def options(
 
 app.command("tour")(tour)
 app.command("sim")(sim)
+app.add_typer(store_app)
