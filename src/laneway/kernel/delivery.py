@@ -297,6 +297,7 @@ class Delivery:
         turn.cancelled = reason
         turn.fence_at = now + self.grace_ms
         self._turn_event(TurnCancelling, turn, wall, reason=reason, actor=actor)
+        self._out.append(Touch(box.owner, turn))  # a restart must not run again what somebody has ended
         self._out.append(CancelTurn(box.owner, turn.id, reason))
         for approval in list(box.approvals.values()):
             if approval.approval.turn_id == turn.id:

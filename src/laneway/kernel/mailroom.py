@@ -29,6 +29,7 @@ from laneway.events import (
 )
 from laneway.kernel.delivery import CRASHES_MAX
 from laneway.kernel.mailbox import (
+    Add,
     ApprovalEntry,
     CancelChild,
     ChildEntry,
@@ -56,7 +57,7 @@ from laneway.mail import (
     TurnState,
 )
 from laneway.records import Priority
-from laneway.rows import Loaded, Owner, StateKey, StateRow
+from laneway.rows import EntryRow, Loaded, Owner, StateKey, StateRow
 
 __all__ = ("Mailroom", "Stopped")
 
@@ -79,6 +80,7 @@ class Mailroom(Reception):
         super().__init__(next_seq=next_seq, grace_ms=grace_ms)
         self.debounce_idle = debounce_idle
         self.on_crash = on_crash
+        self.to_forget: list[TurnEntry] = []  # rolled back by a process that died before it could take out their lines
 
     # ---- the queue as an object ----
 
@@ -473,6 +475,13 @@ class Mailroom(Reception):
         for item in turn.items:
             item.attempts += 1
             item.set_body()
+        if turn.forget:
+            self.to_forget.append(turn)
+        if turn.cancelled:
+            why = f"{turn.cancelled}; the process ended meanwhile"
+            self.untell(box, turn)
+            self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)
+            return  # its approvals end with it
         poison = any(item.attempts >= CRASHES_MAX for item in turn.items)
         if self.on_crash is OnCrash.RERUN and turn.kind is not MessageKind.HEARTBEAT and not poison:
             self.give_back(turn, "the process ended while it ran; it runs again", now=now, wall=wall)
@@ -485,6 +494,12 @@ class Mailroom(Reception):
         for approval in list(box.approvals.values()):
             why = "the process that asked has ended"
             self.end_approval(box, approval, ApprovalState.WITHDRAWN, reason=why, by="", now=now, wall=wall)
+
+    def forget_lines(self, turn: TurnEntry, entries: Iterable[EntryRow]) -> None:
+        """Take the lines of a turn that was rolled back out of the history."""
+        for entry in entries:
+            if entry.turn_id == turn.id:
+                self._out.append(Add(turn.owner, entry._replace(body=encode({"forgotten": True}))))
 
     def orphans(self) -> Iterable[ChildEntry]:
         """Children of a process that has died: each still owes its session a message."""
@@ -513,6 +528,7 @@ def _turn_of(row: StateRow, now: int, wall: int) -> TurnEntry:
     turn.state = TurnState.THINKING
     turn.mode, turn.kind = Mode(body["mode"]), MessageKind(body["kind"])
     turn.depth, turn.tokens, turn.conversation = body["depth"], body["tokens"], body["conversation"]
+    turn.cancelled, turn.stopped, turn.forget = body["cancelled"], body["stopped"], body["forget"]
     return turn
 
 

@@ -383,6 +383,9 @@ class TurnEntry:
             "conversation": self.conversation,
             "depth": self.depth,
             "tokens": self.tokens,
+            "cancelled": self.cancelled,
+            "stopped": self.stopped,
+            "forget": self.forget,
         }
         owner = self.owner
         return StateRow(

@@ -135,10 +135,9 @@ class Reception(Delivery):
             self._leave(box, older)
             self._finish(box, older, Change.SUPERSEDE, f"message {item.id} came after it", wall)
         box.cutting = item
-        if box.turn is not None:
-            ended = self.cancel_turn(box, f"interrupted by message {item.id}", now=now, wall=wall)
-            if ended and item.mode is Mode.ROLLBACK:
-                box.turn.forget = True
+        turn = box.turn
+        if turn is not None and self.cancel_turn(box, f"interrupted by message {item.id}", now=now, wall=wall):
+            turn.forget = item.mode is Mode.ROLLBACK
 
     def park(self, box: Mailbox, item: Item) -> str:
         """Aim a message at the running turn if it may go in; the answer says why, or why not."""

@@ -113,6 +113,9 @@ class MailEngine(Errands):
                 state = child.state if child.state != "running" else "interrupted"
                 note = None if child.awaited else self._child_note(child.owner, child.label, state, child.text)
                 self.kernel.end_child(child, state, note, SYSTEM_SETTINGS, now=now, wall=wall)
+            for turn in self.kernel.to_forget:
+                self.kernel.forget_lines(turn, await self.store.history.entries(turn.owner, newest=True, limit=1000))
+            self.kernel.to_forget.clear()
         except BaseException:
             await self.store.close()
             raise
