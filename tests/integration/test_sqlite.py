@@ -61,7 +61,6 @@ async def test_stores_of_one_file_are_one_store(tmp_path: Path) -> None:
     assert lock_holder(second.path) == str(os.getpid())
     await second.close()
     assert lock_holder(second.path) is None
-    await until_ended()
     assert our_threads() == []
 
 
@@ -158,6 +157,16 @@ def test_loops_in_several_threads_share_a_store(tmp_path: Path) -> None:
         return found
 
     assert asyncio.run(count()) == 80
+
+
+async def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
+    for name in ("a b?c#d%20e.db", "ü 日.db", "'quoted\".db", os.fsdecode(b"no-utf8-\xff.db")):
+        store = SqliteStore(tmp_path / name)
+        await store.open()
+        await put(store, "m")
+        await store.close()
+        assert (tmp_path / name).exists()
+        assert (await store.check()).rows["messages"] == 1
 
 
 # ---- nobody waits ----
@@ -360,6 +369,10 @@ FORK = """
             assert "forked" in str(error), error
         else:
             raise AssertionError
+        try:
+            await store.history.message("m")
+        except StoreUnavailableError as error:
+            assert "forked" in str(error), error
         fresh = SqliteStore(sys.argv[1])
         await fresh.open()
         print("child", fresh.epoch, flush=True)

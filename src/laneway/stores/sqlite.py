@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from laneway.errors import StoreUnavailableError, UnknownStoreError
+from laneway.errors import LanewayError, StoreUnavailableError, UnknownStoreError
 from laneway.records import check_whole
 from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
 from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, refused
@@ -38,7 +38,8 @@ R = TypeVar("R", MessageRow, StateRow, EventRow, EntryRow)
 class SqliteStore:
     """Keeps rows in the file at `path`, which is made if it is not there; its folder must be.
 
-    `busy_ms` is how long to wait when another program (a shell, a backup) holds a lock on the file.
+    `busy_ms` is how long to wait when another program (a shell, a backup) holds a lock on the file. Of several stores
+    of one file, the first one to be opened decides.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, busy_ms: int = BUSY_MS) -> None:
@@ -77,8 +78,10 @@ class SqliteStore:
         file = FILES.join(self._path, busy_ms=self._busy_ms)
         try:
             await file.opened.wait()
-        except BaseException:
+        except BaseException as error:
             FILES.leave(file)
+            if isinstance(error, LanewayError):
+                file.thread.join()  # to say why was the last thing it did
             raise
         with FILES.lock:
             self._opens += 1
@@ -113,6 +116,7 @@ class SqliteStore:
                 self._file = None
         if FILES.leave(file):
             await file.closed.wait()
+            file.thread.join()  # to say so was the last thing it did
 
     async def backup(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> int:
         """Copy the store as it is at one moment while work goes on; the size of the copy in bytes."""
@@ -128,6 +132,12 @@ class SqliteStore:
         file = self._file
         if file is None:
             raise StoreUnavailableError(f"the store {self._path} is not open", hint="open() it first", path=self._path)
+        if file.is_foreign:
+            raise StoreUnavailableError(
+                f"the store {self._path} was opened before this process was forked",
+                hint="open a store in the process that uses it",
+                path=self._path,
+            )
         return file
 
     async def _load(self, scope: str, facts: dict[str, Any]) -> Loaded:

@@ -105,7 +105,10 @@ def connect(path: str, *, busy_ms: int, read_only: bool = False) -> sqlite3.Conn
     """A connection whose transactions begin and end where the code says so. It belongs to the thread that made it."""
     mode = "ro" if read_only else "rwc"
     connection = sqlite3.connect(
-        f"file:{quote(os.path.abspath(path))}?mode={mode}", uri=True, isolation_level=None, cached_statements=256
+        f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        cached_statements=256,
     )
     try:
         connection.execute(f"PRAGMA busy_timeout = {int(busy_ms)}")

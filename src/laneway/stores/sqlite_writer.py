@@ -83,12 +83,6 @@ class OpenFile:
         self._queue.put(None)
 
     async def _ask(self, content: _Commit | _Find) -> Any:
-        if self.is_foreign:
-            raise StoreUnavailableError(
-                f"the store {self.path} was opened before this process was forked",
-                hint="open a store in the process that uses it",
-                path=self.path,
-            )
         loop = asyncio.get_running_loop()
         question = Question(content, loop, loop.create_future())
         self._queue.put(question)
@@ -119,6 +113,7 @@ class OpenFile:
         try:
             connection = self._serve(connection)
         finally:
+            self._turn_away()
             self.loads.close()
             self.queries.close()
             with contextlib.suppress(sqlite3.Error):
@@ -169,6 +164,18 @@ class OpenFile:
                     self._find(connection, question, answers)
             answers.send()
         return connection
+
+    def _turn_away(self) -> None:
+        """Nobody shall wait for ever, should something still be in the queue."""
+        answers = Answers()
+        with contextlib.suppress(Empty):
+            while True:
+                question = self._queue.get_nowait()
+                if question is not None:
+                    answers.add(
+                        question, None, StoreUnavailableError(f"the store {self.path} is closed", path=self.path)
+                    )
+        answers.send()
 
     def _all_that_wait(self, first: Question) -> tuple[list[Question], bool]:
         questions = [first]
