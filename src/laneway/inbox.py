@@ -78,6 +78,9 @@ __all__ = ("Inbox",)
 DAY_MS = 86_400_000
 WAITERS_WIDTH = 1_000_000  # waiting for an approval costs no slot of anybody
 
+_NO_OPTIONS = QueueOptions()
+_NO_ROUTE = Route()
+
 ModeChoice = Mode | str | Callable[[SessionView], Mode | str]
 
 
@@ -247,29 +250,32 @@ class Inbox:
             check_whole(expires_ms, setting="expires_ms", least=1, most=DURATION_MAX_MS)
         wall = self._engine.wall()
         kind = kind_of(kind)
-        route = Route(
-            channel=field_of(channel, "channel"),
-            account=field_of(account, "account"),
-            thread=field_of(thread, "thread"),
-            chat_type=field_of(chat_type, "chat_type"),
-        )
+        route = _NO_ROUTE
+        if (channel, account, thread, chat_type) != ("", "", "", ""):
+            route = Route(
+                channel=field_of(channel, "channel"),
+                account=field_of(account, "account"),
+                thread=field_of(thread, "thread"),
+                chat_type=field_of(chat_type, "chat_type"),
+            )
         if not isinstance(priority, Priority):
             raise InvalidMessageError(f"priority must be a Priority, not {priority!r}")
+        more = attachments_of(attachments)
         message = Message(
             id=self._engine.ids.new_id("msg"),
             session_key=check_key(session_key, "session key"),
-            text="",
+            text=self._text(text, has_more=bool(more)),
             sender=sender_of(sender),
             route=route,
             message_id=None if message_id is None else field_of(message_id, "message_id", empty=False),
             kind=kind,
             priority=priority,
             tenant=check_key(tenant, "tenant"),
-            attachments=attachments_of(attachments),
+            attachments=more,
             arrived_ms=wall,
+            mode=self._global.mode or Mode.COLLECT,  # most often what `_resolve` finds, too
         )
-        message = replace(message, text=self._text(text, has_more=bool(message.attachments)))
-        inline = QueueOptions(mode=Mode.parse(mode)) if mode is not None else QueueOptions()
+        inline = QueueOptions(mode=Mode.parse(mode)) if mode is not None else _NO_OPTIONS
         if self._parses_commands and kind is MessageKind.USER:
             directive = directives.parse(message.text)
             if isinstance(directive, directives.Inline | directives.SendAs) and not self._commands.denial(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from laneway.errors import InternalError
@@ -26,7 +27,7 @@ from laneway.mail import (
 from laneway.records import Priority
 from laneway.rows import EntryRow, MessageRow, Owner, StateRow
 
-__all__ = ("GATHERING", "MESSAGE_TRANSITIONS", "Change", "Item", "TurnEntry", "decode_message", "encode")
+__all__ = ("GATHERING", "MESSAGE_TRANSITIONS", "Change", "Item", "TurnEntry", "decode_message", "encode", "route_key")
 
 S = MessageState
 
@@ -95,9 +96,17 @@ MESSAGE_TRANSITIONS: Final[dict[tuple[MessageState, Change], MessageState]] = {
 }
 
 
-def encode(value: object) -> str:
-    """JSON as it is stored."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""JSON as it is stored; one encoder for all, because making one costs more than using it."""
+
+
+@lru_cache(maxsize=4096)
+def route_key(route: Route) -> str:
+    """A route as the store knows it."""
+    return encode([route.channel, route.account, route.thread, route.chat_type])
+
+
+_RARE = ("expires_ms", "seen_by", "attempts", "more", "depth", "debounce_ms", "max_wait_ms")
 
 
 class Item:
@@ -162,35 +171,33 @@ class Item:
         self.message = message
         sender = message.sender
         rights = None if sender is None else (sender.owner, tuple(sorted(set(sender.rights))))
-        self.route_key = encode([message.channel, message.account, message.thread, message.chat_type])
+        self.route_key = route_key(message.route)
         self.merge_key = (self.route_key, rights, message.kind)
         self.set_body()
 
     def set_body(self) -> None:
-        """Encode what does not change when the message moves on."""
+        """What does not change when the message moves on has changed: encode it anew when it is written."""
+        self.body = ""
+
+    def _encode_body(self) -> str:
         message, sender = self.message, self.message.sender
-        body: dict[str, Any] = {"text": message.text, "mode": message.mode, "kind": message.kind}
+        body: dict[str, Any] = {"text": message.text, "mode": message.mode._value_, "kind": message.kind._value_}
         if sender is not None:
             body["sender"] = [sender.id, sender.name, sender.owner, sender.rights]
         if message.attachments:
             body["attachments"] = message.attachments
         if message.priority != Priority.USER:
             body["priority"] = int(message.priority)
-        for name in (
-            "retry_of",
-            "lane",
-            "expires_ms",
-            "seen_by",
-            "attempts",
-            "more",
-            "depth",
-            "debounce_ms",
-            "max_wait_ms",
-        ):
-            value = message.retry_of if name == "retry_of" else getattr(self, name)
-            if value and not (name == "lane" and value == "main"):
+        if message.retry_of:
+            body["retry_of"] = message.retry_of
+        if self.lane != "main":
+            body["lane"] = self.lane
+        for name in _RARE:
+            value = getattr(self, name)
+            if value:
                 body[name] = value
         self.body = encode(body)
+        return self.body
 
     @property
     def id(self) -> str:
@@ -233,15 +240,15 @@ class Item:
             self.seq,
             self.place,
             self.live,
-            self.state.value,
-            self.outcome.value if self.outcome is not None else "",
+            self.state._value_,  # as `value`, without the price of a descriptor
+            self.outcome._value_ if self.outcome is not None else "",
             self.turn_id,
             self.reason,
             message.message_id,
             self.route_key,
             message.arrived_ms,
             self.ended_ms,
-            self.body,
+            self.body or self._encode_body(),
         )
 
     @classmethod

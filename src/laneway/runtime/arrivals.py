@@ -21,14 +21,14 @@ from laneway.errors import (
 )
 from laneway.events import SessionEvent
 from laneway.kernel.mailroom import Mailroom
-from laneway.kernel.messages import Item
+from laneway.kernel.messages import Item, route_key
 from laneway.mail import Final, Message, MessageState, Outcome, QueueOptions, QueueSettings, Receipt
 from laneway.ports import Clock, Ids, Store
 from laneway.rows import Lookup, MessageRow, Owner
 from laneway.runtime.journal import Journal
 from laneway.runtime.subscriptions import Subscription
 
-__all__ = ("Arrival", "Arrivals", "fail", "receipt_of", "route_key")
+__all__ = ("Arrival", "Arrivals", "fail", "receipt_of")
 
 _FREED = frozenset(
     {
@@ -52,7 +52,10 @@ class Arrival(NamedTuple):
     lane: str
     expires_ms: int
     dedupe_ms: int
-    done: asyncio.Future[tuple[Receipt, asyncio.Future[None]]]
+
+
+Taken = tuple[Receipt, asyncio.Future[None]]
+"""The receipt of a message, and when it is on disk."""
 
 
 class Arrivals:
@@ -70,7 +73,7 @@ class Arrivals:
         self.is_open = False
         self.is_shut = False
         self._lost: FencedError | None = None
-        self._arrivals: deque[Arrival] = deque()
+        self._arrivals: deque[tuple[Arrival, asyncio.Future[Taken]]] = deque()
         self._looking: asyncio.Task[None] | None = None
         self._unstored: dict[tuple[Owner, str, str], Item] = {}  # dedupe of what the store does not have yet
         self._waiters: dict[str, list[asyncio.Future[Final]]] = {}
@@ -99,7 +102,7 @@ class Arrivals:
             self._looking.cancel()
         closed = ClosedError(opened=True, what="inbox")
         while self._arrivals:
-            fail(self._arrivals.popleft().done, closed)
+            fail(self._arrivals.popleft()[1], closed)
         for waiters in self._waiters.values():
             for waiter in waiters:
                 fail(waiter, closed)
@@ -111,13 +114,18 @@ class Arrivals:
     async def accept(self, arrival: Arrival) -> Receipt:
         """Take a message in; returns when it is on disk. Messages of one session keep their order."""
         if arrival.message.message_id is None and self._looking is None and not self._arrivals:
-            self._take(arrival)
+            try:
+                receipt, stored = self._decide(arrival, None)
+            except LanewayError:
+                self.carry_out()  # a refusal may be worth telling
+                raise
         else:
-            self._arrivals.append(arrival)
+            done = self.loop.create_future()
+            self._arrivals.append((arrival, done))
             self._pump()
-        receipt, stored = await arrival.done
+            receipt, stored = await done
         try:
-            await asyncio.shield(stored)
+            await stored
         except StoreUnavailableError:
             found = await self._find_stored(receipt.message_id)
             if found is None:
@@ -136,7 +144,7 @@ class Arrivals:
     ) -> Arrival:
         """A message on its way in."""
         self.check_open()
-        return Arrival(message, resolve, lane, expires_ms, dedupe_ms, self.loop.create_future())
+        return Arrival(message, resolve, lane, expires_ms, dedupe_ms)
 
     def _pump(self) -> None:
         """Take in what has arrived: at once, or when the store has said which of them it has seen before."""
@@ -146,8 +154,8 @@ class Arrivals:
         self._arrivals.clear()
         self._looking = self.loop.create_task(self._look_up(group), name="laneway-dedupe")
 
-    async def _look_up(self, group: list[Arrival]) -> None:
-        asked = [arrival for arrival in group if arrival.message.message_id is not None and arrival.dedupe_ms]
+    async def _look_up(self, group: list[tuple[Arrival, asyncio.Future[Taken]]]) -> None:
+        asked = [arrival for arrival, _ in group if arrival.message.message_id is not None and arrival.dedupe_ms]
         lookups = [self._lookup(arrival) for arrival in asked]
         seen: dict[int, MessageRow] = {}
         error: Exception | None = None
@@ -157,38 +165,36 @@ class Arrivals:
         except LanewayError as failure:
             error = failure
         except asyncio.CancelledError:
-            for arrival in group:
-                fail(arrival.done, ClosedError(opened=True, what="inbox"))
+            for _, done in group:
+                fail(done, ClosedError(opened=True, what="inbox"))
             raise
         finally:
             self._looking = None
-        for arrival in group:
+        for arrival, done in group:
             if error is not None and arrival in asked:
-                fail(arrival.done, error)
-            else:
-                self._take(arrival, seen.get(id(arrival)))
+                fail(done, error)
+            elif not done.done():  # else its sender gave up before it was taken
+                self._take(arrival, seen.get(id(arrival)), done)
         self._pump()
 
     def _lookup(self, arrival: Arrival) -> Lookup:
         message = arrival.message
-        route = route_key(message)
+        route = route_key(message.route)
         return Lookup(self.owner_of(message), route, message.message_id or "", self.wall() - arrival.dedupe_ms)
 
     def owner_of(self, message: Message) -> Owner:
         """Whose message it is."""
         return Owner(message.tenant, self.workspace, message.session_key)
 
-    def _take(self, arrival: Arrival, seen: MessageRow | None = None) -> None:
+    def _take(self, arrival: Arrival, seen: MessageRow | None, done: asyncio.Future[Taken]) -> None:
         """Hand a message to the kernel; whoever sent it gets the receipt and waits for the commit."""
-        if arrival.done.done():
-            return  # its sender gave up before it was taken
         try:
-            arrival.done.set_result(self._decide(arrival, seen))
+            done.set_result(self._decide(arrival, seen))
         except LanewayError as error:
-            self.carry_out()
-            fail(arrival.done, error)
+            self.carry_out()  # a refusal may be worth telling
+            fail(done, error)
 
-    def _decide(self, arrival: Arrival, seen: MessageRow | None) -> tuple[Receipt, asyncio.Future[None]]:
+    def _decide(self, arrival: Arrival, seen: MessageRow | None) -> Taken:
         owner = self.owner_of(arrival.message)
         self._check_session(owner)
         known = self._seen_before(owner, arrival, seen)
@@ -211,13 +217,11 @@ class Arrivals:
     def _forget_unstored(self, key: tuple[Owner, str, str]) -> None:
         self._unstored.pop(key, None)
 
-    def _seen_before(
-        self, owner: Owner, arrival: Arrival, seen: MessageRow | None
-    ) -> tuple[Receipt, asyncio.Future[None]] | None:
+    def _seen_before(self, owner: Owner, arrival: Arrival, seen: MessageRow | None) -> Taken | None:
         platform_id = arrival.message.message_id
         if platform_id is None or not arrival.dedupe_ms:
             return None
-        item = self._unstored.get((owner, route_key(arrival.message), platform_id))
+        item = self._unstored.get((owner, route_key(arrival.message.route), platform_id))
         if item is not None and item.state not in _FREED:
             receipt = Receipt(message_id=item.id, disposition=item.state, reason=item.reason, duplicate=True)
             return receipt, self.journal.committed(owner)
@@ -250,7 +254,7 @@ class Arrivals:
         result = call(*args, now=self.now(), wall=self.wall(), **facts)
         self.carry_out()
         if self.journal.has(owner):
-            await asyncio.shield(self.journal.committed(owner))
+            await self.journal.committed(owner)
         return result
 
     async def set_options(
@@ -266,13 +270,13 @@ class Arrivals:
         if settings_of is not None:
             self.kernel.apply_cap(owner, settings_of(owner), now=self.now(), wall=self.wall())
         self.carry_out()
-        await asyncio.shield(self.journal.committed(owner))
+        await self.journal.committed(owner)
 
     async def record_command(self, item: Item, reply: str) -> None:
         """Keep a message that was a command."""
         self._check_session(item.owner)
         self.kernel.record_command(item, reply, wall=self.wall())
-        await asyncio.shield(self._store_new(item))
+        await self._store_new(item)
 
     def is_reloading(self, owner: Owner) -> bool:
         """Whether a session is being loaded again after the store failed."""
@@ -282,7 +286,7 @@ class Arrivals:
         """The first receipt of a message that came before."""
         if message.message_id is None or not dedupe_ms:
             return None
-        lookup = Lookup(self.owner_of(message), route_key(message), message.message_id, self.wall() - dedupe_ms)
+        lookup = Lookup(self.owner_of(message), route_key(message.route), message.message_id, self.wall() - dedupe_ms)
         row = (await self.store.find([lookup]))[0]
         return None if row is None or MessageState(row.state) in _FREED else receipt_of(row, duplicate=True)
 
@@ -382,13 +386,6 @@ class Arrivals:
         self._timer_due = None
         self.kernel.tick(now=self.now(), wall=self.wall())
         self.carry_out()
-
-
-def route_key(message: Message) -> str:
-    """A route as the store knows it."""
-    return json.dumps(
-        [message.channel, message.account, message.thread, message.chat_type], ensure_ascii=False, separators=(",", ":")
-    )
 
 
 def receipt_of(row: MessageRow, *, duplicate: bool = False) -> Receipt:

@@ -32,6 +32,8 @@ def check_key(value: object, what: str) -> str:
         raise InvalidMessageError(f"a {what} is text that is not empty, not {value!r}")
     if len(value) > KEY_MAX:
         raise InvalidMessageError(f"a {what} has at most {KEY_MAX} characters, not {len(value)}")
+    if value.isprintable() and "/" not in value:
+        return value
     if "/" in value or any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in value):
         raise InvalidMessageError(f"a {what} has no '/' and no control characters: {value!r}")
     return value
@@ -39,6 +41,8 @@ def check_key(value: object, what: str) -> str:
 
 def field_of(value: object, name: str, *, empty: bool = True) -> str:
     """A part of a route or an id; numbers are taken as text."""
+    if value == "" and empty:
+        return ""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or (not empty and not value):
