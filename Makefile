@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check format bench sim docs clean
+.PHONY: help run test check format bench sim chaos docs clean
 
 # $(call quietly,command): say nothing, unless the command fails.
 quietly = log=$$(mktemp) && { $(1) >"$$log" 2>&1 || { cat "$$log" >&2; rm -f "$$log"; exit 1; }; } && rm -f "$$log"
@@ -38,6 +38,9 @@ bench: $(VENV)/.stamp-dev ## Measure speed, also against others
 
 sim: $(VENV)/.stamp-run ## Run the simulator (ARGS="--seed 123")
 	@$(BIN)/laneway sim $(ARGS)
+
+chaos: $(VENV)/.stamp-dev ## Kill real processes, 2,000 times (ARGS="--kills 100 --seed 7")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 docs: $(VENV)/.stamp-dev ## Write the generated pages of docs/
 	@$(BIN)/python docs/generate.py $(ARGS)

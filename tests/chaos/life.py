@@ -1,0 +1,258 @@
+"""The process under test: an inbox and durable lanes on one store file, driven line by line over a socket.
+
+In: `["message", number, session, channel, mode, text, platform_id]`, `["job", number, effect]`, `["wait", ids]`,
+`["jobs"]`, `["close"]`. Out: `["ready"]`, `["ack", number, id, duplicate]`, `["no", number, code]`, `["final", …]`,
+`["jobs", …]`, `["done"]`, `["closed"]`, `["failed", code]`. An answer is written only after `submit` or
+`enqueue` has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import re
+import socket
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from laneway import Lanes
+from laneway.errors import LanewayError
+from laneway.events import MessageEnded
+from laneway.inbox import Inbox
+from laneway.ports import Store
+from laneway.rows import Batch, BatchResult
+from laneway.runtime.subscriptions import Subscription
+from laneway.runtime.turns import Turn
+from laneway.stores.sqlite import SqliteStore
+from tests.chaos.plan import BY_CHANNEL, platform_number
+from tests.chaos.witness import Witness
+
+__all__ = ("LifeOptions", "Sabotage", "live")
+
+Sabotage = Literal["", "hasty-store", "forget-ids", "reorder", "rerun-all"]
+"""Faults that are planted to prove that the checker would find them."""
+
+_log = logging.getLogger("chaos")
+SLOW_ANSWERS = 0.2
+"""How many answers are held up for a while: a kill then hits messages that are stored, and nobody was told."""
+DROPPED = re.compile(r"Dropped ([\d,]+) message")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeOptions:
+    """Where the process works and how."""
+
+    folder: Path
+    number: int
+    on_crash: Literal["report", "rerun"]
+    jobs: bool = False
+    pace_ms: float = 4.0
+    sabotage: Sabotage = ""
+
+    def store(self) -> str | Store:
+        """The store, or its address."""
+        path = self.folder / "chaos.db"
+        return HastyStore(path) if self.sabotage == "hasty-store" else f"sqlite:///{path}"
+
+
+class HastyStore(SqliteStore):
+    """Says that rows are on disk a while before they are."""
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        """Promise."""
+        task = asyncio.get_running_loop().create_task(self._commit_later(batches))
+        _PROMISES.add(task)
+        task.add_done_callback(_PROMISES.discard)
+        return [BatchResult()] * len(batches)
+
+    async def _commit_later(self, batches: Sequence[Batch]) -> None:
+        await asyncio.sleep(0.03)
+        await super().commit(batches)
+
+
+_PROMISES: set[asyncio.Task[None]] = set()
+
+
+class Life:
+    """One process from its start to its end."""
+
+    def __init__(self, options: LifeOptions, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._options = options
+        self._reader = reader
+        self._writer = writer
+        self._witness = Witness(options.folder / "witness", options.number)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._random = random.Random()
+
+    def say(self, *facts: Any) -> None:
+        """Tell the loader."""
+        self._writer.write(json.dumps(facts).encode() + b"\n")
+
+    async def run(self) -> None:
+        """Open everything, obey, close everything."""
+        options = self._options
+        inbox = Inbox(
+            self._answer,
+            store=options.store(),
+            mode="followup",
+            debounce_ms=5,
+            cap=100_000,
+            by_channel=BY_CHANNEL,
+            interrupt_grace_ms=2_000,
+            dedupe_ms=0 if options.sabotage == "forget-ids" else 86_400_000,
+            on_crash="rerun" if options.sabotage == "rerun-all" else options.on_crash,
+            concurrency=8,
+            close_timeout_ms=30,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            lanes = await self._open_lanes(stack)
+            await stack.enter_async_context(inbox)
+            watcher = self._start(self._watch(inbox.subscribe(MessageEnded.type, buffer_max=1_000_000)))
+            self.say("ready")
+            await self._obey(inbox, lanes)
+        await watcher
+        self.say("closed")
+        await self._writer.drain()
+
+    async def _open_lanes(self, stack: contextlib.AsyncExitStack) -> Lanes | None:
+        if not self._options.jobs:
+            return None
+        lanes = Lanes({"work": 4}, store=self._options.store(), dlq_max_size=100_000, close_timeout_ms=30)
+        lanes.handler("note", self._job)
+        return await stack.enter_async_context(lanes)
+
+    async def _obey(self, inbox: Inbox, lanes: Lanes | None) -> None:
+        while line := await self._reader.readline():
+            what, *facts = json.loads(line)
+            match what:
+                case "message":
+                    self._start(self._submit(inbox, facts))
+                case "job":
+                    assert lanes is not None
+                    self._start(self._enqueue(lanes, *facts))
+                case "wait":
+                    self._start(self._tell_finals(inbox, facts[0]))
+                case "jobs":
+                    self._start(self._tell_jobs(lanes))
+                case "close":
+                    return
+                case _:
+                    raise AssertionError(what)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("life %d: a task failed", self._options.number, exc_info=error)
+            self.say("failed", repr(error))
+
+    # ---- messages ----
+
+    async def _submit(self, inbox: Inbox, facts: list[Any]) -> None:
+        number, session, channel, mode, text, platform_id = facts
+        if self._options.sabotage == "reorder":
+            await asyncio.sleep(self._random.uniform(0, 0.01))
+        try:
+            receipt = await inbox.submit(
+                session, text, channel=channel, mode=mode, message_id=platform_id, sender="ada"
+            )
+        except LanewayError as error:
+            self.say("no", number, error.code)
+        else:
+            if self._random.random() < SLOW_ANSWERS:
+                await asyncio.sleep(self._random.uniform(0, 0.01))
+            self.say("ack", number, receipt.message_id, receipt.duplicate)
+
+    async def _answer(self, turn: Turn) -> str | None:
+        """The agent: some answer at once, some take their time and look for messages, some fail."""
+        messages = [[message.id, platform_number(message.message_id)] for message in turn.messages]
+        dropped = None if messages else DROPPED.search(turn.prompt)
+        told = int(dropped[1].replace(",", "")) if dropped else 0
+        self._witness.note("begin", turn.id, turn.session_key, messages, told)
+        how = "cut"
+        try:
+            nature = self._random.random()
+            for _ in range(0 if nature < 0.4 else self._random.randrange(1, 6)):
+                await asyncio.sleep(self._random.uniform(0, 2 * self._options.pace_ms / 1000))
+                taken = [[one.id, platform_number(one.message_id)] for one in await turn.boundary()]
+                if taken:
+                    self._witness.note("took", turn.id, taken)
+            if nature > 0.97:
+                how = "failed"
+                raise RuntimeError("this turn was to fail")
+            if nature > 0.9:
+                await turn.reply("a part of the answer")
+            how = "ok"
+            return f"done by {turn.id}" if nature < 0.95 else None
+        finally:
+            self._witness.note("end", turn.id, how)
+
+    async def _watch(self, events: Subscription) -> None:
+        """Write down every end that the inbox makes public."""
+        async for event in events:
+            assert isinstance(event, MessageEnded)
+            self._witness.note("final", event.message_id, event.state, event.outcome or "")
+
+    async def _tell_finals(self, inbox: Inbox, ids: list[str]) -> None:
+        for message_id in ids:
+            try:
+                final = await inbox.wait(message_id)
+            except LanewayError as error:
+                self.say("final", message_id, "", error.code, "", "")
+            else:
+                told = (final.disposition, final.outcome or "", final.turn_id or "", final.reason)
+                self.say("final", message_id, *told)
+        self.say("done")
+
+    async def _tell_jobs(self, lanes: Lanes | None) -> None:
+        if lanes is not None:
+            await lanes.drain()
+            self.say("jobs", [[letter.id, letter.reason] for letter in lanes.dead_letters.list()])
+        self.say("done")
+
+    # ---- jobs ----
+
+    async def _enqueue(self, lanes: Lanes, number: int, effect: Any) -> None:
+        try:
+            job = await lanes.enqueue("work", "note", {"number": number}, effect=effect)
+        except LanewayError as error:
+            self.say("no", number, error.code)
+        else:
+            self.say("ack", number, job.id, False)
+
+    async def _job(self, payload: dict[str, Any]) -> int:
+        number: int = payload["number"]
+        self._witness.note("job-begin", number)
+        await asyncio.sleep(self._random.uniform(0, self._options.pace_ms / 1000))
+        self._witness.note("job-end", number)
+        return number
+
+
+def live(options: LifeOptions, ours: socket.socket) -> int:
+    """Be the process under test; the exit code."""
+    logging.basicConfig(filename=options.folder / "log", level=logging.WARNING, force=True)
+
+    async def main() -> int:
+        reader, writer = await asyncio.open_connection(sock=ours)
+        life = Life(options, reader, writer)
+        try:
+            await life.run()
+        except LanewayError as error:
+            _log.exception("life %d (pid %d) failed", options.number, os.getpid())
+            life.say("failed", error.code)
+            await writer.drain()
+            return 3
+        return 0
+
+    return asyncio.run(main())
