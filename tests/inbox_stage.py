@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
@@ -39,6 +40,7 @@ def staged(main: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 class Agent:
     """A handler that writes down its turns. A prompt that begins with `hold` lasts until `let_go` says its name.
+    One that begins with `cling` does too, and ignores every cancellation meanwhile.
 
     `plays` are parts of its own for some prompts; every other prompt is answered with `re: <prompt>`.
     """
@@ -79,6 +81,10 @@ class Agent:
             return await play(turn)
         if turn.prompt.startswith("hold"):
             await self.gate(turn.prompt).wait()
+        if turn.prompt.startswith("cling"):
+            while not self.gate(turn.prompt).is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.gate(turn.prompt).wait()
         return f"re: {turn.prompt}"
 
     def gate(self, name: str) -> asyncio.Event:
@@ -86,8 +92,8 @@ class Agent:
         return self._gates.setdefault(name, asyncio.Event())
 
     def let_go(self, *names: str) -> None:
-        """Let turns that hold end."""
-        for name in names or ("hold",):
+        """Let turns that hold end: those with these prompts, or all that hold now."""
+        for name in names or ("hold", *self._gates):
             self.gate(name).set()
 
 
