@@ -195,6 +195,9 @@ async def test_a_second_process_is_told_who_has_the_store_and_death_frees_it(tmp
             await SqliteStore(path).open()
         assert caught.value.pid == str(process.pid)  # type: ignore[attr-defined]
         assert lock_holder(str(path)) == str(process.pid)
+        report = await SqliteStore(path).check()
+        assert (report.in_use_by, report.epoch, report.is_sound) == (str(process.pid), 1, True)
+        assert await SqliteStore(path).backup(tmp_path / "copy.db") > 0
         process.kill()
     store = SqliteStore(path)
     await store.open()

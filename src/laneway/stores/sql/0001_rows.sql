@@ -51,8 +51,8 @@ CREATE TABLE states (
     PRIMARY KEY (kind, id)
 ) STRICT;
 
+-- The only one: a job is written three times, and each index would be written with it.
 CREATE INDEX states_by_session ON states (workspace, live, tenant, session, kind, seq);
-CREATE INDEX states_of_workspace ON states (tenant, workspace, kind, seq);
 
 -- Events are small and are read by session: the table is its own index.
 CREATE TABLE events (

@@ -154,12 +154,17 @@ ORDER BY seq
 LIMIT :limit;
 
 -- name: states_of_workspace
--- State rows of all sessions.
+-- State rows of all sessions: the index is walked through, and only the rows that are wanted are read.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
-FROM states INDEXED BY states_of_workspace
-WHERE tenant = :tenant AND workspace = :workspace AND kind = :kind AND seq > :after_seq
-ORDER BY seq
-LIMIT :limit;
+FROM states
+WHERE rowid IN (
+    SELECT rowid FROM states INDEXED BY states_by_session
+    WHERE
+        workspace = :workspace AND live IN (0, 1) AND tenant = :tenant AND kind = :kind AND seq > :after_seq
+    ORDER BY seq
+    LIMIT :limit
+)
+ORDER BY seq;
 
 -- name: events_of_session
 -- Everything that has happened in a session.
