@@ -454,8 +454,8 @@ class Inbox:
 
     async def edit(self, message_id: str, text: str, *, actor: str = "host") -> None:
         """Change the text of a waiting message."""
-        item = self._item(message_id)
-        text = self._text(text, has_more=bool(item.message.attachments))
+        item = self._engine.kernel.items.get(message_id)
+        text = self._text(text, has_more=item is not None and bool(item.message.attachments))
         await self._change(message_id, self._engine.kernel.edit, text, actor=actor)
 
     async def move(self, message_id: str, position: int, *, actor: str = "host") -> int:
@@ -482,12 +482,14 @@ class Inbox:
         return not why_not
 
     async def _change(self, message_id: str, call: Callable[..., Any], *args: Any, actor: str) -> Any:
-        item = self._item(message_id)
-        return await self._engine.change(item.owner, call, message_id, *args, actor=words_of(actor, "actor"))
-
-    def _item(self, message_id: str) -> Item:
         self._engine.check_open()
-        return self._engine.item(message_id)
+        item = self._engine.kernel.items.get(message_id)
+        if item is None:
+            ended = await self._engine.final_of(message_id)
+            hint = "it has ended; retry() sends it again" if ended.disposition.is_final else "try again in a moment"
+            name = call.__name__
+            raise MessageStateError(message_id=message_id, state=ended.disposition, call=name, hint=hint)
+        return await self._engine.change(item.owner, call, message_id, *args, actor=words_of(actor, "actor"))
 
     # ---- what became of it ----
 
@@ -504,7 +506,7 @@ class Inbox:
             message_id=item.id,
             disposition=item.state,
             outcome=item.outcome,
-            turn_id=item.turn_id or None,
+            turn_id=(item.turn_id or None) if item.state is not MessageState.SUMMARIZED else None,
             reason=kernel.why(box, item, self._engine.now()) if waiting is not None else item.reason,
             session_key=item.owner.session,
             position=waiting,

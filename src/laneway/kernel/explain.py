@@ -235,10 +235,29 @@ def duration(ms: int) -> str:
 
 
 def stuck(kernel: Kernel) -> list[JobId]:
-    """Jobs that nothing will ever start by itself: nothing runs and nothing is due, as with a paused lane."""
+    """Jobs that nothing will ever start by itself: nothing runs and nothing is due, as with a paused lane.
+
+    Those of a store are not among them: they can wait there.
+    """
     if kernel.running or kernel.next_due() is not None:
         return []
-    return [entry.id for entry in kernel.jobs.values() if entry.state is JobState.QUEUED]
+    return [entry.id for entry in kernel.jobs.values() if entry.state is JobState.QUEUED and not entry.durable]
+
+
+def all_can_wait(kernel: Kernel, *, now: int, held_only: bool = False) -> bool:
+    """Whether only jobs of a store are left that would not start soon: they are held, or (unless `held_only`) wait for
+    a time, or for a slot while nothing runs that could give one back."""
+    return all(
+        entry.durable and (entry.held is not None or (not held_only and _can_wait(kernel, entry, now)))
+        for entry in kernel.jobs.values()
+    )
+
+
+def _can_wait(kernel: Kernel, entry: Entry, now: int) -> bool:
+    if entry.state is JobState.SCHEDULED:
+        return True
+    idle = not kernel.running and not kernel.lent
+    return idle and entry.state is JobState.QUEUED and not any(lane.limit_wait_ms(now) for lane in entry.lanes)
 
 
 # ---- lists and numbers ------------------------------------------------------------------------------------

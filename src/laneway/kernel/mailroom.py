@@ -535,7 +535,8 @@ def _turn_of(row: StateRow, now: int, wall: int) -> TurnEntry:
 def _carry_over(old: TurnEntry, turn: TurnEntry) -> None:
     """What a turn that lives on knows and the store does not."""
     turn.state = old.state if not old.state.is_final else TurnState.DELIVERING
-    turn.cancelled, turn.stopped, turn.forget, turn.fence_at = old.cancelled, old.stopped, old.forget, old.fence_at
+    if turn.cancelled:  # the store knows that it is being ended; else whoever wanted to end it was refused
+        turn.fence_at = old.fence_at
     turn.boundaries, turn.entries, turn.began_at = old.boundaries, old.entries, old.began_at
     turn.merge_key, turn.route, turn.prompt, turn.lane = old.merge_key, old.route, old.prompt, old.lane
     turn.tokens = old.tokens

@@ -136,8 +136,11 @@ class Reception(Delivery):
             self._finish(box, older, Change.SUPERSEDE, f"message {item.id} came after it", wall)
         box.cutting = item
         turn = box.turn
-        if turn is not None and self.cancel_turn(box, f"interrupted by message {item.id}", now=now, wall=wall):
-            turn.forget = item.mode is Mode.ROLLBACK
+        if turn is not None:
+            self.cancel_turn(box, f"interrupted by message {item.id}", now=now, wall=wall)
+            if turn.cancelled and item.mode is Mode.ROLLBACK:
+                turn.forget = True
+                self._out.append(Touch(box.owner, turn))
 
     def park(self, box: Mailbox, item: Item) -> str:
         """Aim a message at the running turn if it may go in; the answer says why, or why not."""

@@ -290,13 +290,6 @@ class Arrivals:
         row = (await self.store.find([lookup]))[0]
         return None if row is None or MessageState(row.state) in _FREED else receipt_of(row, duplicate=True)
 
-    def item(self, message_id: str) -> Item:
-        """A live message."""
-        item = self.kernel.items.get(message_id)
-        if item is None:
-            raise UnknownMessageError(message_id=message_id)
-        return item
-
     def conversation(self, owner: Owner) -> int:
         """Which conversation a session is in."""
         session = self.kernel.sessions.get(owner)
@@ -329,6 +322,12 @@ class Arrivals:
                 if not waiters:
                     del self._waiters[message_id]
 
+    def _settle(self, final: Final) -> None:
+        """Tell whoever waits for a message, if it is final."""
+        for waiter in self._waiters.get(final.message_id, ()) if final.disposition.is_final else ():
+            if not waiter.done():
+                waiter.set_result(final)
+
     async def final_of(self, message_id: str) -> Final:
         """What the store says has become of a message."""
         row = await self.store.history.message(message_id)
@@ -336,14 +335,15 @@ class Arrivals:
             raise UnknownMessageError(message_id=message_id)
         state = MessageState(row.state)
         answer = None
-        if row.turn_id and state.is_final:
-            turn = await self.store.history.state("turn", row.turn_id)
+        turn_id = row.turn_id if state is not MessageState.SUMMARIZED else ""  # a line of it was told, not it
+        if turn_id and state.is_final:
+            turn = await self.store.history.state("turn", turn_id)
             answer = json.loads(turn.body).get("answer") if turn is not None else None
         return Final(
             message_id=row.id,
             disposition=state,
             outcome=Outcome(row.outcome) if row.outcome else None,
-            turn_id=row.turn_id or None,
+            turn_id=turn_id or None,
             reason=row.reason,
             answer=answer,
             session_key=row.session,

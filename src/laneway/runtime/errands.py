@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from laneway.errors import LanewayError, UsageError, text_of
 from laneway.kernel import texts
@@ -30,6 +30,14 @@ SYSTEM_SETTINGS = QueueSettings(mode=Mode.FOLLOWUP)
 APPROVAL_LANE = "control"
 
 
+class _ChildEnd(NamedTuple):
+    """How a sub-agent ended."""
+
+    child: Child
+    state: str
+    text: str
+
+
 class Errands(Arrivals):
     """Sub-agents and approvals."""
 
@@ -37,6 +45,7 @@ class Errands(Arrivals):
         super().__init__(*args, **more)
         self.lanes = lanes
         self._children: dict[str, Child] = {}
+        self._child_ends: dict[str, _ChildEnd] = {}  # until the store has them
         self._approvals: dict[str, asyncio.Future[Approval]] = {}
 
     def _note_quiet(self) -> None:
@@ -74,6 +83,12 @@ class Errands(Arrivals):
             return answered
         finally:
             self._approvals.pop(approval.id, None)
+
+    def _answer(self, approval: Approval) -> None:
+        """Tell the turn that waits for an approval."""
+        asked = self._approvals.pop(approval.id, None)
+        if asked is not None and not asked.done():
+            asked.set_result(approval)
 
     async def ask(self, turn: Turn, timeout_ms: int) -> Message | None:
         """Wait for the next message of the turn's own users; the slots of the turn are lent meanwhile."""
@@ -142,16 +157,40 @@ class Errands(Arrivals):
 
     def _child_ended(self, owner: Owner, child: Child, job: Job[Any]) -> None:
         self._children.pop(child.id, None)
-        box = self.kernel.boxes.get(owner)
-        entry = box.children.get(child.id) if box is not None else None
-        if entry is not None and self.is_open:
-            text = "" if job.state is JobState.CANCELLED else _result_of(job)
-            if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
-                self.kernel.keep_child(entry, job.state.value, text)  # its turn may still ask for it
-            else:
-                self._close_child(entry, job.state.value, text, awaited=child.is_awaited)
+        text = "" if job.state is JobState.CANCELLED else _result_of(job)
+        self._child_ends[child.id] = _ChildEnd(child, job.state.value, text)
+        if self.is_open and owner not in self._reloads:
+            self._end_child(owner, child.id)
             self.carry_out()
         self._note_quiet()
+
+    def _end_child(self, owner: Owner, child_id: str) -> None:
+        """A sub-agent has ended: its turn may still ask for it, else the session is told."""
+        child, state, text = self._child_ends[child_id]
+        box = self.kernel.boxes.get(owner)
+        entry = box.children.get(child_id) if box is not None else None
+        if entry is None:
+            del self._child_ends[child_id]
+            return
+        if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
+            self.kernel.keep_child(entry, state, text)
+        else:
+            self._close_child(entry, state, text, awaited=child.is_awaited)
+        self.journal.after(owner, functools.partial(self._child_stored, child_id))
+
+    def _child_stored(self, child_id: str, error: Exception | None) -> None:
+        if error is None:
+            self._child_ends.pop(child_id, None)
+
+    def _retell_children(self, owner: Owner) -> None:
+        """A session was loaded again: say once more what the store has not heard of its sub-agents."""
+        box = self.kernel.boxes.get(owner)
+        for entry in list(box.children.values()) if box is not None else ():
+            if entry.id in self._child_ends:
+                self._end_child(owner, entry.id)
+            elif entry.state != "running" and entry.turn_id not in self.kernel.turns:
+                self._close_child(entry, entry.state, entry.text, awaited=entry.awaited)
+        self.carry_out()
 
     def _close_child(self, entry: ChildEntry, state: str, text: str, *, awaited: bool) -> None:
         quiet = awaited or entry.silenced

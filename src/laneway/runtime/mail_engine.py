@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import json
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
@@ -44,6 +45,7 @@ from laneway.kernel.mailbox import (
     Touch,
     WakeTurn,
     WithdrawRequest,
+    decode_approval,
 )
 from laneway.kernel.messages import Item, TurnEntry
 from laneway.kernel.protocol import Stop
@@ -210,9 +212,7 @@ class MailEngine(Errands):
                 case Tell(_, event):
                     self._publish(event)
                 case Settle(_, final):
-                    for waiter in self._waiters.get(final.message_id, ()):
-                        if not waiter.done():
-                            waiter.set_result(final)
+                    self._settle(final)
                 case TellOfChildren(owner, children):
                     self._tell_of_children(owner, children)
                 case CancelTurn(_, turn_id, reason):
@@ -233,9 +233,7 @@ class MailEngine(Errands):
                     if child is not None:
                         child.cancel(reason)
                 case AnswerApproval(_, approval):
-                    asked = self._approvals.pop(approval.id, None)
-                    if asked is not None and not asked.done():
-                        asked.set_result(approval)
+                    self._answer(approval)
                 case Touch() | Add() | Forget() | RequestTurn() | WithdrawRequest():
                     raise AssertionError(effect)
                 case _:
@@ -469,18 +467,39 @@ class MailEngine(Errands):
             requested=old.requested if old is not None and owner in self._jobs else None,
             not_before=now + HOLD_MS,
         )
+        old_begun = old is not None and old.turn is not None and old.turn.id in begun
         running = {turn_id: turn._entry for turn_id, turn in begun.items()}
         attached = self.kernel.load(loaded, running=running, unbegun=unbegun, now=now, wall=wall)
         box.not_before = 0
         if old is not None:
             box.failures, box.not_before, box.setup_error = old.failures, old.not_before, old.setup_error
         for entry in attached:
-            self._attach(begun[entry.id], entry)
-        if unbegun or (old is not None and old.turn is not None and old.turn.id not in begun):
+            self._attach(begun.pop(entry.id), entry)
+        for turn in begun.values():  # the store has its end, although it said that it had not
+            self._turns.pop(turn.id, None)
+            self._ends.pop(turn.id, None)
+            turn._entry.live = 0
+        if unbegun or (old is not None and old.turn is not None and not old_begun):
             self.kernel.setup_failed(owner, "the store failed", now=now, wall=wall)
         else:
             self.kernel.reconsider(owner, now=now)
         self.carry_out()
+        self._retell_children(owner)
+        self._note_quiet()
+        await self._tell_what_was_stored(owner)
+
+    async def _tell_what_was_stored(self, owner: Owner) -> None:
+        """The store may have kept what it said it had not: whoever waits for that is told now."""
+        try:
+            for message_id in list(self._waiters):
+                if message_id not in self.kernel.items:
+                    self._settle(await self.final_of(message_id))
+            for approval_id in list(self._approvals):
+                row = await self.store.history.state("approval", approval_id)
+                if row is not None and not row.live and row.session == owner.session:
+                    self._answer(decode_approval(row, json.loads(row.body)))
+        except LanewayError as error:
+            _log.warning("what became of session %r is not known: %s", owner.session, error)
 
     def _attach(self, turn: Turn, entry: TurnEntry) -> None:
         """A turn that lived on while its session was loaded again; or had ended, and was not heard."""
@@ -490,6 +509,8 @@ class MailEngine(Errands):
             ended = _End(TurnState.FAILED, None, "how it ended could not be stored, again and again")
         if ended is not None:
             self._end(turn, *ended)
+        elif entry.cancelled and turn._job is not None:
+            turn._job.cancel(entry.cancelled)
 
 
 def _cancelled_by(turn: Turn) -> _End:
