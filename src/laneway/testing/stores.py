@@ -402,7 +402,7 @@ async def check_events_and_entries_are_read_by_session(open_store: OpenStore) ->
     history = store.history
     alone = Owner("acme", "main")
     events = [event_row(seq=n, message_id=f"m{n % 2}" if n > 2 else "", turn_id=f"t{n % 3}") for n in range(1, 13)]
-    entries = [entry_row(seq=n, text=f"line {n}") for n in range(1, 8)]
+    entries = [entry_row(seq=n, text=f"line {n}", conversation=n // 4) for n in range(1, 8)]
     await _commit(store, OWNER, *reversed(events), *reversed(entries))
     stray = event_row(OTHER, seq=4, message_id="m0", turn_id="t1")
     await _commit(store, OTHER, stray, entry_row(OTHER, seq=3), message_row("x", OTHER, seq=20))
@@ -421,6 +421,10 @@ async def check_events_and_entries_are_read_by_session(open_store: OpenStore) ->
     assert await history.entries(OWNER, limit=2, newest=True) == entries[-2:]
     assert await history.entries(OWNER, after_seq=4, limit=10, newest=True) == entries[4:]
     assert await history.entries(OWNER, after_seq=2, limit=2) == entries[2:4]
+    assert await history.entries(OWNER, conversation=0) == entries[:3]
+    assert await history.entries(OWNER, conversation=0, newest=True, limit=2) == entries[1:3]
+    assert await history.entries(OWNER, conversation=1, after_seq=4, limit=1) == entries[4:5]
+    assert await history.entries(OWNER, conversation=2) == []
 
     assert await history.sessions("acme", "main") == ["chat-2"]
     keys = ["B", "a", "a b", "b", "é", "日", "😀"]
