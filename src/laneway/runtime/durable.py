@@ -33,7 +33,6 @@ from laneway.errors import (
     RetryLater,
     UnknownHandlerError,
 )
-from laneway.kernel.jobs import Entry
 from laneway.kernel.protocol import End, Hold, JobSpec, KeepDeadLetter, RestoredJob, SettleJob, StoreJob
 from laneway.ports import Store
 from laneway.records import DeadLetter, JobId, JobState, WaitReason
@@ -486,9 +485,9 @@ class Durable:
         assert self._writes is not None
         return self._writes
 
-    def _go_on(self, job_id: JobId) -> None:
-        """The row of a job that waited for the store is written."""
-        self._engine.run(self._kernel.release([job_id], now=self._engine.now()))
+    def _go_on(self, job_ids: list[JobId]) -> None:
+        """The rows of jobs that waited for the store are written."""
+        self._engine.run(self._kernel.release(job_ids, now=self._engine.now()))
 
     def _let_go(self, error: FencedError) -> None:
         """Somebody else owns the store now, and with it the jobs."""
@@ -529,17 +528,6 @@ class Durable:
         if left:
             self._restore(left)
 
-    def is_all_stored(self, *, held_only: bool = False) -> bool:
-        """Whether nothing is left but durable jobs that need not be waited for: they stay in the store.
-
-        Those are jobs that nothing here will start: they are held, or (unless `held_only`) wait for a time or for a
-        lane that is paused.
-        """
-        return all(
-            entry.durable and (entry.held is not None or (not held_only and _rests(entry)))
-            for entry in self._kernel.jobs.values()
-        )
-
     def begin_close(self) -> None:
         """Nothing durable is cancelled because a process ends: what waits stays, what runs is interrupted."""
         if self._writes is None:
@@ -567,12 +555,6 @@ class Durable:
             _log.error("the store did not answer within %s ms; it is closed all the same", CLOSE_PATIENCE_MS)
         finally:
             await writes.store.close()
-
-
-def _rests(entry: Entry) -> bool:
-    if entry.state is JobState.SCHEDULED:
-        return True
-    return entry.state is JobState.QUEUED and any(lane.paused or lane.cap == 0 for lane in entry.lanes)
 
 
 def _only_argument(letter: DeadLetter) -> str:

@@ -680,11 +680,11 @@ class Engine:
         self._carry_out(self.kernel.drain(purpose, now=self.now()))
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                while self.kernel.draining is not None and not self.durable.is_all_stored(held_only=True):
+                while self.kernel.draining is not None and not self._all_can_wait(held_only=True):
                     await self._wait_quiet()
         except TimeoutError:
             pass
-        finished = self.durable.is_all_stored(held_only=True)
+        finished = self._all_can_wait(held_only=True)
         cancelled = 0
         if self.kernel.jobs and self.kernel.draining is not None:
             self.durable.leave_waiting("drain")
@@ -748,13 +748,16 @@ class Engine:
             patience.cancel()
 
     async def _wait_for_all(self) -> None:
-        while not self.durable.is_all_stored():
+        while not self._all_can_wait():
             stuck = questions.stuck(self.kernel)
             for job_id in stuck:
                 if job_id in self.kernel.jobs:
                     self.stop(job_id, "nothing would have started it: its lane (or a cap) is paused")
             if not stuck:
                 await self._wait_quiet()
+
+    def _all_can_wait(self, *, held_only: bool = False) -> bool:
+        return questions.all_can_wait(self.kernel, now=self.now(), held_only=held_only)
 
     def _cancel_all(self, reason: str) -> None:
         for job_id in list(self.kernel.jobs):

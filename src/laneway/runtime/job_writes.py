@@ -36,7 +36,7 @@ class JobWrites:
     """Makes the rows of durable jobs be what their records say."""
 
     def __init__(
-        self, store: Store, *, on_stored: Callable[[JobId], None], on_fenced: Callable[[FencedError], None]
+        self, store: Store, *, on_stored: Callable[[list[JobId]], None], on_fenced: Callable[[FencedError], None]
     ) -> None:
         self.store = store
         self.fenced: FencedError | None = None
@@ -52,6 +52,7 @@ class JobWrites:
         self._unwritten: dict[JobId, JobRecord] = {}  # records whose last write failed
         self._rewritten: dict[JobId, JobRecord] = {}  # those of them that are on their way again
         self._recovering: dict[JobId, list[asyncio.Future[None]]] = {}  # attempts whose outcome is not written yet
+        self._ready: list[JobId] = []  # jobs that were held, and whose rows are written
         self._again: asyncio.TimerHandle | None = None
         self._again_ms = AGAIN_FIRST_MS
 
@@ -162,6 +163,9 @@ class JobWrites:
                 record.told = None
                 del self._group[record]
             self._answer(record, told, refusal)
+        if self._ready and not self._rewritten:  # together, so that they go on in their order
+            ready, self._ready = self._ready, []
+            self._on_stored(ready)
         if self._group and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._loop.call_soon, self._flush)
@@ -210,7 +214,7 @@ class JobWrites:
                 waiter.set_result(None)
         if record.id in self.held:
             del self.held[record.id]
-            self._on_stored(record.id)
+            self._ready.append(record.id)
         if was_unwritten:  # the store is back
             self._again_ms = AGAIN_FIRST_MS
             self._stop_timer()
@@ -260,7 +264,7 @@ class JobWrites:
             try:
                 results = await self.store.commit([batch])
                 error = results[0].error
-            except LanewayError as raised:
+            except Exception as raised:  # noqa: BLE001 - whatever a store raises at its end, it is the end
                 error = raised
             if error is not None:
                 _log.warning("the claim to the durable jobs was not given back: %s", error)
