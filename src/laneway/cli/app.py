@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from laneway import __version__
+from laneway.cli.config import config
 from laneway.cli.sim import sim
 from laneway.cli.store import store_app
 from laneway.cli.tour import tour
@@ -66,3 +67,4 @@ def options(
 app.command("tour")(tour)
 app.command("sim")(sim)
 app.add_typer(store_app)
+app.add_typer(config, name="config")

@@ -1,0 +1,134 @@
+"""`laneway config`: check a configuration, say where each value came from, print its JSON Schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from laneway.config import Effective, Layer, Problem, Value, json_schema, load
+from laneway.config import check as check_file
+from laneway.errors import ConfigError, reaction_to
+
+__all__ = ("config",)
+
+HIDDEN = "(hidden)"
+WIDE = 500  # in a pipe a line stays a line
+
+config = typer.Typer(
+    help="Check a configuration, say where each value came from, print its JSON Schema.", no_args_is_help=True
+)
+
+
+@config.command("check")
+def check(
+    files: Annotated[list[str], typer.Argument(help="The files to check.", metavar="FILE...")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find everything that is wrong with files, the `agent.yaml` of a workspace too.
+
+    Variables that a file refers to have to be set.
+    """
+    found = {file: check_file(file, environ=os.environ) for file in files}
+    if as_json:
+        print(json.dumps({"files": [_report(file, problems) for file, problems in found.items()]}, indent=2))
+    else:
+        for file, problems in found.items():
+            for problem in problems:
+                print(problem)
+            if not problems:
+                print(f"{file}: good")
+    if any(found.values()):
+        raise typer.Exit(reaction_to(ConfigError("")).exit_code)
+
+
+@config.command("explain")
+def explain(
+    file: Annotated[
+        str | None, typer.Option("--config", help="The main file.", envvar="LANEWAY_CONFIG", metavar="FILE")
+    ] = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option(help="A workspace: its folder or its name.", envvar="LANEWAY_WORKSPACE", metavar="DIR"),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Set a value: queue.mode=steer.", metavar="KEY=VALUE")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show settings that nobody has set, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all settings.")] = False,
+) -> None:
+    """Show every value in force and where it came from."""
+    effective = load(file, environ=os.environ, workspace=workspace, overrides=overrides or ())
+    if as_json:
+        print(json.dumps(_facts(effective), indent=2, ensure_ascii=False))
+        return
+    table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="bold")
+    for value in effective.values:
+        if every or value.value not in (None, "") or value.origin.layer is not Layer.DEFAULT:
+            style = "dim" if value.origin.layer is Layer.DEFAULT else ""
+            # Text, since a value may look like markup; fold, since a path that is cut short is of no use.
+            cells = (value.name, _shown(value), str(value.origin))
+            table.add_row(*(Text(cell, style=style, overflow="fold") for cell in cells))
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+
+
+@config.command("schema")
+def schema() -> None:
+    """Print a JSON Schema (draft 2020-12) for editors and other tools."""
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _report(file: str, problems: tuple[Problem, ...]) -> dict[str, Any]:
+    listed = [
+        {
+            "line": problem.line,
+            "column": problem.column,
+            "setting": problem.setting,
+            "message": problem.message,
+            "hint": problem.hint,
+        }
+        for problem in problems
+    ]
+    return {"file": file, "good": not problems, "problems": listed}
+
+
+def _facts(effective: Effective) -> dict[str, Any]:
+    return {"files": list(effective.files), "settings": [_fact(value) for value in effective.values]}
+
+
+def _fact(value: Value) -> dict[str, Any]:
+    origin = value.origin
+    return {
+        "setting": value.name,
+        "value": None if value.hidden else value.value,
+        "hidden": value.hidden,
+        "origin": {
+            "layer": str(origin.layer),
+            "file": origin.file or None,
+            "line": origin.line or None,
+            "column": origin.column or None,
+            "name": origin.name or None,
+            "note": origin.note or None,
+        },
+    }
+
+
+def _shown(value: Value) -> str:
+    if value.hidden:
+        return HIDDEN
+    match value.value:
+        case None:
+            return "–"
+        case bool() as flag:
+            return str(flag).lower()
+        case StrEnum() as word:
+            return word.value
+        case other:
+            return str(other)

@@ -1,0 +1,189 @@
+"""What values a setting can have: how they are read from a file and from text, and what a JSON Schema says of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from laneway.config.problems import closest
+from laneway.errors import ConfigError
+
+__all__ = ("Choice", "Flag", "Kind", "RefusedError", "Text", "Whole")
+
+WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+TRUE: Final = frozenset({"true", "yes", "on", "1"})
+FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+class RefusedError(Exception):
+    """The value is not one that the setting can have; `hint` may know what was meant."""
+
+    def __init__(self, hint: str = "") -> None:
+        super().__init__(hint)
+        self.hint = hint
+
+
+class Kind(Protocol):
+    """The values of a setting."""
+
+    @property
+    def says(self) -> str:
+        """What is allowed, to be read after `must be`."""
+        ...
+
+    def read(self, value: object) -> Any:
+        """The value as the settings carry it; `RefusedError` if it is not allowed."""
+        ...
+
+    def read_text(self, text: str) -> Any:
+        """The same from text: a variable of the environment, an option of the command line."""
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """What JSON Schema says of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A whole number in a range. `1e3` and `1000.0` are whole too: JSON makes no difference between them."""
+
+    least: int
+    most: int
+    unit: str = ""
+
+    @property
+    def says(self) -> str:
+        """The range, with its unit."""
+        unit = f" {self.unit}" if self.unit else ""
+        return f"a whole number from {self.least:,} to {self.most:,}{unit}"
+
+    def read(self, value: object) -> int:
+        """Flags and text are no numbers; NaN, infinity and fractions are not whole."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RefusedError
+        if isinstance(value, float) and not value.is_integer():
+            raise RefusedError
+        number = int(value)
+        if not self.least <= number <= self.most:
+            raise RefusedError
+        return number
+
+    def read_text(self, text: str) -> int:
+        """Decimal digits with an optional sign."""
+        if not WHOLE.fullmatch(text.strip()):
+            raise RefusedError
+        return self.read(int(text))
+
+    def schema(self) -> dict[str, Any]:
+        """An integer in the range."""
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """Yes or no."""
+
+    @property
+    def says(self) -> str:
+        """Both values."""
+        return "true or false"
+
+    def read(self, value: object) -> bool:
+        """A flag only: `yes` and `on` are text in YAML 1.2."""
+        if not isinstance(value, bool):
+            raise RefusedError
+        return value
+
+    def read_text(self, text: str) -> bool:
+        """The usual words, in any case."""
+        word = text.strip().casefold()
+        if word not in TRUE | FALSE:
+            raise RefusedError
+        return word in TRUE
+
+    def schema(self) -> dict[str, Any]:
+        """A boolean."""
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Text of a bounded length."""
+
+    most: int
+
+    @property
+    def says(self) -> str:
+        """The bound."""
+        return f"text of at most {self.most:,} characters"
+
+    def read(self, value: object) -> str:
+        """Numbers are no text: quote them."""
+        if isinstance(value, int | float):
+            raise RefusedError("put quotes around it")
+        if not isinstance(value, str) or len(value) > self.most:
+            raise RefusedError
+        return value
+
+    def read_text(self, text: str) -> str:
+        """As it stands."""
+        return self.read(text)
+
+    def schema(self) -> dict[str, Any]:
+        """A string."""
+        return {"type": "string", "maxLength": self.most}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of some words. `aliases` are other words that `parse` takes; upper case is taken too."""
+
+    words: type[StrEnum]
+    parse: Callable[[str], StrEnum]
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def says(self) -> str:
+        """The words."""
+        return "one of " + ", ".join(self.words)
+
+    def read(self, value: object) -> StrEnum:
+        """A word, or an alias of one."""
+        if not isinstance(value, str):
+            raise RefusedError
+        try:
+            return self.parse(value)
+        except (ConfigError, ValueError):
+            meant = closest(value, [*map(str, self.words), *self.aliases])
+            raise RefusedError(f"did you mean {meant!r}?" if meant else "") from None
+
+    def read_text(self, text: str) -> StrEnum:
+        """The same."""
+        return self.read(text)
+
+    def schema(self) -> dict[str, Any]:
+        """The words for those who complete them, and a pattern for how else they may be written."""
+        words = [*map(str, self.words), *self.aliases]
+        pattern = "|".join("".join(map(self._letter, word)) for word in words)
+        return {"anyOf": [{"enum": words}, {"type": "string", "pattern": rf"^\s*(?:{pattern})\s*$"}]}
+
+    def _letter(self, letter: str) -> str:
+        if letter == "-":
+            return "[-_]" if self._takes_underscores else "-"
+        return f"[{letter}{letter.upper()}]" if letter.isalpha() else re.escape(letter)
+
+    @property
+    def _takes_underscores(self) -> bool:
+        compound = next((word for word in self.words if "-" in word), None)
+        return compound is not None and self._reads(compound.replace("-", "_"))
+
+    def _reads(self, word: str) -> bool:
+        try:
+            self.read(word)
+        except RefusedError:
+            return False
+        return True

@@ -1,0 +1,148 @@
+"""`laneway config`: what each command prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from laneway.cli.app import app
+from laneway.config import json_schema
+from tests.unit.config.desk import SEED_001, SEED_003, SEED_003_WORKSPACE
+
+BAD = "queue:\n  mod: steer\n  cap: 0\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with files of each kind, in which the commands run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.json5").write_text(SEED_001, encoding="utf-8")
+    (tmp_path / "good.yaml").write_text(SEED_003, encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text(BAD, encoding="utf-8")
+    (tmp_path / "secret.yaml").write_text("name: ${TOKEN}\nqueue: {cap: 3}\n", encoding="utf-8")
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "agent.yaml").write_text(SEED_003_WORKSPACE, encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments: str, **environ: str) -> Result:
+    return CliRunner().invoke(app, ["config", *arguments], env=dict(environ))
+
+
+def rows_of(output: str) -> dict[str, list[str]]:
+    """The table of `explain`: the rows by their setting."""
+    rows = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in output.splitlines()[1:]]
+    return {row[0]: row[1:] for row in rows}
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_says_that_good_files_are_good() -> None:
+    done = run("check", "good.json5", "good.yaml", "room/agent.yaml")
+    assert (done.exit_code, done.stdout) == (0, "good.json5: good\ngood.yaml: good\nroom/agent.yaml: good\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_lists_every_problem_of_every_file() -> None:
+    done = run("check", "good.yaml", "bad.yaml", "no.yaml")
+    assert done.exit_code == 2
+    assert done.stdout.splitlines() == [
+        "good.yaml: good",
+        "bad.yaml:2:3: there is no setting queue.mod (did you mean mode?)",
+        "bad.yaml:3:8: queue.cap must be a whole number from 1 to 100,000, not 0",
+        "no.yaml: there is no such file",
+    ]
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_as_json() -> None:
+    done = run("check", "--json", "good.yaml", "bad.yaml")
+    assert done.exit_code == 2
+    good, bad = json.loads(done.stdout)["files"]
+    assert good == {"file": "good.yaml", "good": True, "problems": []}
+    assert bad["problems"][0] == {
+        "line": 2,
+        "column": 3,
+        "setting": "queue.mod",
+        "message": "there is no setting queue.mod",
+        "hint": "did you mean mode?",
+    }
+
+
+@pytest.mark.usefixtures("folder")
+def test_explain_shows_where_each_value_came_from() -> None:
+    done = run(
+        *("explain", "--config", "good.json5", "--workspace", "room", "--set", "lanes.main=2"),
+        LANEWAY_QUEUE_CAP="9",
+    )
+    assert done.exit_code == 0, done.output
+    rows = rows_of(done.stdout)
+    assert rows["queue.mode"] == ["steer", "workspace room/agent.yaml:6:9"]
+    assert rows["queue.debounce_ms"] == ["1000", "good.json5:5:19"]
+    assert rows["queue.cap"] == ["9", "environment LANEWAY_QUEUE_CAP"]
+    assert rows["queue.debounce_idle"] == ["false", "default"]
+    assert rows["lanes.main.concurrency"] == ["2", "--set lanes.main"]
+    assert "queue.expires_ms" not in rows
+
+
+@pytest.mark.usefixtures("folder")
+def test_explain_takes_its_files_from_the_environment() -> None:
+    rows = rows_of(run("explain", LANEWAY_CONFIG="good.yaml", LANEWAY_WORKSPACE="room").stdout)
+    assert rows["queue.mode"] == ["steer", "workspace room/agent.yaml:6:9"]
+    assert rows["queue.debounce_idle"] == ["true", "default for queue: at good.yaml:1"]
+
+
+def test_explain_all_shows_what_nobody_has_set() -> None:
+    rows = rows_of(run("explain", "--all").stdout)
+    assert rows["queue.max_wait_ms"] == ["–", "default (ten times `debounce_ms`)"]
+    assert rows["max_concurrent"] == ["–", "default (no such cap)"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_explain_as_json_has_every_setting_with_its_origin() -> None:
+    found: dict[str, Any] = json.loads(run("explain", "--config", "good.yaml", "--json").stdout)
+    assert found["files"] == ["good.yaml"]
+    facts = {each.pop("setting"): each for each in found["settings"]}
+    assert facts["queue.mode"]["value"] == "collect"
+    assert facts["queue.mode"]["origin"] == {
+        "layer": "file",
+        "file": "good.yaml",
+        "line": 2,
+        "column": 9,
+        "name": None,
+        "note": None,
+    }
+    assert facts["max_concurrent"]["value"] is None
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--all",)])
+@pytest.mark.usefixtures("folder")
+def test_explain_hides_what_a_file_takes_from_a_variable(arguments: tuple[str, ...]) -> None:
+    done = run("explain", "--config", "secret.yaml", *arguments, TOKEN="s3cret")
+    assert done.exit_code == 0
+    assert "s3cret" not in done.output
+    assert "hidden" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_explain_refuses_a_bad_configuration_with_all_its_problems() -> None:
+    done = run("explain", "--config", "bad.yaml", "--set", "queue.mode=x")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == "laneway: 3 problems in the configuration"
+    assert "  bad.yaml:2:3: there is no setting queue.mod (did you mean mode?)" in done.stderr
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(folder: Path) -> None:
+    (folder / "markup.yaml").write_text("name: '[red]x[/nope]'\n", encoding="utf-8")
+    assert rows_of(run("explain", "--config", "markup.yaml").stdout)["name"][0] == "[red]x[/nope]"
+    (folder / "markup.yaml").write_text("'[/nope]': 1\n", encoding="utf-8")
+    assert "[/nope]" in run("check", "markup.yaml").stdout
+
+
+def test_schema_prints_the_schema() -> None:
+    done = run("schema")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == json_schema()
