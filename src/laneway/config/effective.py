@@ -194,7 +194,8 @@ def _defaults(layers: _Layers, assignments: Sequence[Assignment]) -> Iterator[Va
     spawn = [each for each in assignments if each.path == ("spawn", "max_concurrent")]
     if spawn and spawn[-1].value is not None:
         origin = Origin(layer=Layer.DEFAULT, note=f"as spawn.max_concurrent: {spawn[-1].origin.where}")
-        yield Value(path=("lanes", "subagent", "concurrency"), value=spawn[-1].value, origin=origin)
+        path = ("lanes", "subagent", "concurrency")
+        yield Value(path=path, value=spawn[-1].value, origin=origin, hidden=spawn[-1].hidden)
 
 
 @dataclass(slots=True, kw_only=True)

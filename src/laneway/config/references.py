@@ -1,7 +1,8 @@
 """References to the environment in the texts of a file: `${NAME}`, `${NAME:-default}`, `env("NAME")`.
 
 `$${` stands for a plain `${`. What a variable holds may be a secret: it goes into the settings and nowhere else. Errors
-name the variable, and `config explain` hides the value.
+name the variable, and `config explain` hides the value. The one exception is the folder of a workspace: what is wrong
+in a file there is told with the path of that file.
 """
 
 from __future__ import annotations

@@ -94,6 +94,12 @@ def test_a_value_from_a_variable_is_marked_as_hidden(tmp_path: Path) -> None:
     assert (found.value("description").hidden, found.value("queue.cap").hidden) == (False, False)
 
 
+def test_a_default_that_follows_a_hidden_value_is_hidden_too(tmp_path: Path) -> None:
+    found = load_text(tmp_path, "spawn: {max_concurrent: '${LIMIT}'}\n", LIMIT="5")
+    assert found.settings.lanes["subagent"].concurrency == 5
+    assert found.value("lanes.subagent.concurrency").hidden is True
+
+
 @given(st.text(st.sampled_from("$${}ABenv('\"):- "), max_size=30))
 def test_any_text_can_be_looked_at(text: str) -> None:
     found = expand(text, {"A": "1"})
