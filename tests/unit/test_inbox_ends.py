@@ -263,7 +263,7 @@ def test_every_final_state_and_outcome_is_reached_here() -> None:
     assert {end.outcome for end in ENDS} == {*Outcome, None} - {Outcome.UNKNOWN}
 
 
-@pytest.mark.parametrize("end", [end for end in ENDS if end.way is not one_too_many], ids=lambda end: end.way.__name__)
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.way.__name__)
 @staged
 async def test_a_message_ends_once_and_everybody_tells_the_same_story(end: End) -> None:
     agent = _agent()
@@ -323,6 +323,65 @@ async def check_lines(inbox: Inbox, one: str, end: End) -> None:
     assert [line["text"] for line in stored if line["message_id"] == one and line["role"] == "user"] == [
         line.text for line in lines
     ]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.way.__name__)
+@staged
+async def test_a_final_state_is_never_left(end: End) -> None:
+    agent = _agent()
+    lanes = await _filled() if end.way is no_slot else None
+    options: dict[str, Any] = {"cap": 2, "commands": True, "interrupt_grace_ms": 3_000, "lanes": lanes}
+    async with new_inbox(agent, **options) as inbox:
+        one = await end.way(Stage(inbox, agent))
+        final = await inbox.wait(one)
+        calls: list[Awaitable[Any]] = [
+            inbox.edit(one, "other"),
+            inbox.move(one, 1),
+            inbox.hold(one),
+            inbox.release(one),
+            inbox.withdraw(one),
+            inbox.steer_now(one),
+        ]
+        for call in calls:
+            with pytest.raises(MessageStateError) as caught:
+                await call
+            assert (caught.value.message_id, caught.value.state) == (one, end.state)
+        assert await inbox.status(one) == final
+        agent.let_go()
+        if lanes is not None:
+            lanes.cancel_waiting()
+    if lanes is not None:
+        await lanes.close()
+
+
+@staged
+async def test_the_end_of_a_summarized_message_stays_as_it_was_told() -> None:
+    agent = Agent()
+    async with new_inbox(agent, cap=1) as inbox:
+        await busy(inbox, agent)
+        first, _ = await send(inbox, "one", "two")
+        final = await inbox.wait(first)
+        agent.let_go()
+        await passing(10_000)
+        assert await inbox.wait(first) == final
+
+
+@staged
+async def test_a_rollback_after_an_interrupt_forgets_the_turn_that_is_still_ending() -> None:
+    async def slow(turn: Turn) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await passing(500)
+        return ""
+
+    agent = Agent(slow=slow)
+    async with new_inbox(agent) as inbox:
+        await busy(inbox, agent, "slow")
+        ids = await send(inbox, "cut", mode="interrupt")
+        ids += await send(inbox, "again", mode="rollback")
+        await finals(inbox, ids)
+        assert [entry.text for entry in await inbox.history(S)] == ["again", "re: again"]
 
 
 @staged
