@@ -8,6 +8,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self
+from weakref import WeakKeyDictionary
 
 from laneway import Final, Inbox, Message, MessageState, Sender, StoreUnavailableError, Turn, TurnState
 from laneway.events import Event
@@ -15,6 +16,7 @@ from laneway.rows import Batch, BatchResult
 from laneway.runtime.subscriptions import Subscription
 from laneway.sim.loop import run_sim
 from laneway.stores.memory import MemoryDisk, MemoryStore
+from laneway.system import HostEnv
 from laneway.testing import LoopClock, fake_host
 from tests.stage import passing
 
@@ -97,9 +99,14 @@ class Agent:
             self.gate(name).set()
 
 
+_HOSTS: WeakKeyDictionary[asyncio.AbstractEventLoop, HostEnv] = WeakKeyDictionary()
+
+
 def new_inbox(handler: Callable[[Turn], Awaitable[str | None]] | None = None, **options: Any) -> Inbox:
-    """An inbox whose clock is the loop's and whose ids count from 1."""
-    options.setdefault("host", fake_host())
+    """An inbox whose clock is the loop's and whose ids count from 1, on through all inboxes of one test."""
+    if "host" not in options:
+        with contextlib.suppress(RuntimeError):  # without a loop no two lives of one store can meet
+            options["host"] = _HOSTS.setdefault(asyncio.get_running_loop(), fake_host())
     return Inbox(handler or Agent(), **options)
 
 
@@ -231,6 +238,7 @@ def kill(inbox: Inbox, store: CutStore) -> MemoryDisk:
     _GRAVES[:] = [(one, dead) for one, dead in _GRAVES if one is loop]
     _GRAVES.append((loop, inbox))
     store.is_dead = True
+    inbox._engine.journal._flush = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 - it commits no more
     return store.disk
 
 

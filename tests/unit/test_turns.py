@@ -592,3 +592,48 @@ async def test_a_follow_up_without_text_is_refused(text: Any) -> None:
         await passing(100)
     assert end.answer == "went on"
     assert agent.prompts == ["work"]
+
+
+@pytest.mark.parametrize("how", ["followup", "child"])
+@staged
+async def test_what_a_turn_has_set_going_is_answered_on_its_route(how: str) -> None:
+    async def child() -> str:
+        return "found it"
+
+    async def work(turn: Turn) -> str:
+        if how == "child":
+            turn.spawn(child)
+        else:
+            await turn.request_followup("go on")
+        return "begun"
+
+    agent = Agent(work=work)
+    async with new_inbox(agent) as inbox, Log(inbox, "turn.replied") as log:
+        await inbox.submit(S, "work", channel="tg", account="bot", thread="7", sender="ada")
+        await passing(100)
+    assert [(event.channel, event.account, event.thread) for event in log.events] == [("tg", "bot", "7")] * 2  # type: ignore[attr-defined]
+
+
+@staged
+async def test_a_steer_goes_into_a_follow_up_turn_and_starts_the_count_again() -> None:
+    depths: list[int] = []
+    gate = asyncio.Event()
+
+    async def steps(turn: Turn) -> str:
+        if turn.depth == 4 and not gate.is_set():
+            gate.set()
+            while not await turn.boundary():
+                await passing(10)
+            depths.append(-1)
+        else:
+            depths.append(turn.depth)
+        if len(depths) < 8:
+            await turn.request_followup("go on")
+        return ""
+
+    async with new_inbox(steps) as inbox:
+        await inbox.submit(S, "begin", sender="ada", thread="7")
+        await gate.wait()
+        await inbox.submit(S, "news", mode="steer", sender="ada", thread="7")
+        await passing(1_000)
+    assert depths == [0, 1, 2, 3, -1, 1, 2, 3]
