@@ -26,7 +26,8 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  └─ StoreVersionError      the store was written by a newer Laneway
 ├─ UnavailableError          the world is wrong: a later try may help
 │  └─ StoreUnavailableError  the store refused: the disk is full, read-only, broken …
-│     └─ StoreCorruptError   what is on disk is not what was written
+│     ├─ StoreCorruptError   what is on disk is not what was written
+│     └─ UnstorableError     what was to be written can never be stored as it is
 ├─ DeniedError               a policy said no
 │  ├─ PermissionDeniedError  the sender lacks the right
 │  └─ ApprovalExpiredError   nobody answered in time
@@ -84,6 +85,7 @@ __all__ = (
     "UnknownLaneError",
     "UnknownMessageError",
     "UnknownStoreError",
+    "UnstorableError",
     "UsageError",
     "WaitTimeoutError",
     "WrongThreadError",
@@ -377,6 +379,12 @@ class StoreCorruptError(StoreUnavailableError):
     """What is on disk is not what was written; it is left as it is."""
 
     code = "store_corrupt"
+
+
+class UnstorableError(StoreUnavailableError):
+    """What was to be written can never be stored as it is: trying again does not help, and nothing was written."""
+
+    code = "unstorable"
 
 
 class DeniedError(LanewayError):

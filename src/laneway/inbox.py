@@ -28,7 +28,7 @@ from laneway.errors import (
 )
 from laneway.kernel import directives, stories
 from laneway.kernel.mailbox import Mailbox
-from laneway.kernel.mailroom import Mailroom, Stopped
+from laneway.kernel.mailroom import Mailroom, Rules
 from laneway.kernel.messages import Item, decode_message
 from laneway.kernel.settings import resolve
 from laneway.lanes import GATEWAY_LANES, Lanes, LaneScope
@@ -52,6 +52,7 @@ from laneway.mail import (
     Schedule,
     Sender,
     SessionView,
+    Stopped,
     Story,
 )
 from laneway.ports import Store
@@ -116,28 +117,22 @@ class Inbox:
         host: HostEnv | None = None,
         close_timeout_ms: int = 10_000,
     ) -> None:
-        if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)):
-            raise UsageError(
-                f"the handler must be an async function, not {handler!r}", hint="async def answer(turn): …"
-            )
-        durations = {
-            "interrupt_grace_ms": interrupt_grace_ms,
-            "dedupe_ms": dedupe_ms,
-            "close_timeout_ms": close_timeout_ms,
-        }
-        for setting, value in durations.items():
-            check_whole(value, setting=setting, least=0, most=DURATION_MAX_MS)
-        if expires_ms is not None:
-            check_whole(expires_ms, setting="expires_ms", least=1, most=DURATION_MAX_MS)
-        if max_wait_ms is not None:
-            check_whole(max_wait_ms, setting="max_wait_ms", least=0, most=DURATION_MAX_MS)
-        check_whole(text_max, setting="text_max", least=1, most=100_000_000)
-        check_concurrency(concurrency)
-        for setting, flag in (("commands", commands), ("debounce_idle", debounce_idle)):
-            if not isinstance(flag, bool):
-                raise ConfigError(f"{setting} must be True or False, not {flag!r}", setting=setting, value=flag)
-        if lanes is not None and not isinstance(lanes, Lanes):
-            raise ConfigError(f"lanes must be a Lanes, not {lanes!r}", setting="lanes", value=lanes)
+        _check_settings(
+            handler,
+            durations={
+                "interrupt_grace_ms": (interrupt_grace_ms, 0),
+                "dedupe_ms": (dedupe_ms, 0),
+                "close_timeout_ms": (close_timeout_ms, 0),
+                "expires_ms": (expires_ms, 1),
+                "max_wait_ms": (max_wait_ms, 0),
+            },
+            flags={"commands": commands, "debounce_idle": debounce_idle},
+            kinds={
+                "lanes": (lanes, Lanes),
+                "by_channel": (by_channel, Mapping),
+                "workspace_options": (workspace_options, QueueOptions),
+            },
+        )
         self._choose = mode if callable(mode) else None
         self._global = _global_options(None if callable(mode) else mode, debounce_ms, cap, drop)
         self._workspace_options = workspace_options or QueueOptions()
@@ -146,27 +141,21 @@ class Inbox:
         self._expires_ms = expires_ms
         self._dedupe_ms = dedupe_ms
         self._parses_commands = commands
-        self._text_max = text_max
+        self._text_max = check_whole(text_max, setting="text_max", least=1, most=100_000_000)
         self._close_timeout_ms = close_timeout_ms
         self._settings: dict[tuple[Any, ...], QueueSettings] = {}
-        self._host = host or HostEnv()
+        host = host or HostEnv()
         self._owns_lanes = lanes is None
-        self._concurrency = concurrency
-        self._lanes: Lanes = lanes or Lanes(_own_lanes(concurrency), host=self._host, unknown="create")
-        store_value = open_store(store)
-        kernel = Mailroom(
-            next_seq=store_value.next_seq,
-            grace_ms=interrupt_grace_ms,
-            debounce_idle=debounce_idle,
-            on_crash=_on_crash(on_crash),
-        )
-        check_key(workspace, "workspace")
+        self._concurrency = check_concurrency(concurrency)
+        self._lanes: Lanes = lanes or Lanes(_own_lanes(concurrency), host=host, unknown="create")
+        opened = open_store(store)
+        rules = Rules(grace_ms=interrupt_grace_ms, debounce_idle=debounce_idle, on_crash=_on_crash(on_crash))
         self._engine = MailEngine(
-            kernel,
-            store=store_value,
-            clock=self._host.clock,
-            ids=self._host.ids,
-            workspace=workspace,
+            Mailroom(rules, next_seq=opened.next_seq),
+            store=opened,
+            clock=host.clock,
+            ids=host.ids,
+            workspace=check_key(workspace, "workspace"),
             lanes=self._lanes,
             handler=handler,
         )
@@ -715,6 +704,26 @@ class Inbox:
 
     def _owner(self, session_key: str, tenant: str) -> Owner:
         return Owner(check_key(tenant, "tenant"), self._engine.workspace, check_key(session_key, "session key"))
+
+
+def _check_settings(
+    handler: object,
+    *,
+    durations: Mapping[str, tuple[object, int]],
+    flags: Mapping[str, object],
+    kinds: Mapping[str, tuple[object, type]],
+) -> None:
+    if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)):
+        raise UsageError(f"the handler must be an async function, not {handler!r}", hint="async def answer(turn): …")
+    for setting, (value, least) in durations.items():
+        if value is not None:
+            check_whole(value, setting=setting, least=least, most=DURATION_MAX_MS)
+    for setting, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{setting} must be True or False, not {flag!r}", setting=setting, value=flag)
+    for setting, (value, wanted) in kinds.items():
+        if value is not None and not isinstance(value, wanted):
+            raise ConfigError(f"{setting} must be a {wanted.__name__}, not {value!r}", setting=setting, value=value)
 
 
 def _own_lanes(concurrency: int) -> dict[str, LaneConfig]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from laneway.errors import ConfigError, InvalidMessageError
 from laneway.records import DURATION_MAX_MS, Priority, check_whole
@@ -31,6 +31,7 @@ __all__ = (
     "Schedule",
     "Sender",
     "SessionView",
+    "Stopped",
     "Story",
     "StoryStep",
     "TurnState",
@@ -53,7 +54,9 @@ class Mode(StrEnum):
     @classmethod
     def parse(cls, value: object) -> Mode:
         """A mode by its name: case does not matter, and neither do the usual plurals and aliases."""
-        name = str(value).strip().casefold().replace("_", "-") if isinstance(value, str) else ""
+        if isinstance(value, Mode):
+            return value
+        name = value.strip().casefold().replace("_", "-") if isinstance(value, str) else ""
         mode = _MODES.get(name)
         if mode is None:
             raise ConfigError(
@@ -293,6 +296,10 @@ class QueueOptions:
     drop: Drop | None = None
 
     def __post_init__(self) -> None:
+        if self.mode is not None:
+            object.__setattr__(self, "mode", Mode.parse(self.mode))
+        if self.drop is not None:
+            object.__setattr__(self, "drop", Drop.parse(self.drop))
         if self.debounce_ms is not None:
             check_whole(self.debounce_ms, setting="debounce_ms", least=0, most=DURATION_MAX_MS)
         if self.cap is not None:
@@ -434,6 +441,15 @@ class Schedule:
     tenant: str = "default"
     kind: MessageKind = MessageKind.SYSTEM
     timezone: str = "UTC"
+
+
+class Stopped(NamedTuple):
+    """What a stop has ended, in the order in which it was ended."""
+
+    waiting: int
+    debounced: int
+    turns: int
+    children: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ class Text:
 class Choice:
     """One of some words. `aliases` are other words that `parse` takes; upper case is taken too."""
 
-    words: type[StrEnum]
+    words: type[StrEnum] | tuple[StrEnum, ...]
     parse: Callable[[str], StrEnum]
     aliases: tuple[str, ...] = ()
 

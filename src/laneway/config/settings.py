@@ -66,6 +66,9 @@ def _on_crash(word: str) -> OnCrash:
     return OnCrash(word.strip().casefold())
 
 
+_CRASHES: Final = (OnCrash.REPORT, OnCrash.RERUN)  # to resume is for agent sessions
+
+
 MS: Final = Whole(least=0, most=DURATION_MAX_MS, unit="milliseconds")
 SOME_MS: Final = Whole(least=1, most=DURATION_MAX_MS, unit="milliseconds")
 CAP: Final = Whole(least=1, most=CAP_MAX)
@@ -79,7 +82,7 @@ MODE: Final = Choice(
     ),
 )
 DROP: Final = Choice(words=Drop, parse=Drop.parse, aliases=("oldest", "newest", "summary", "summarise"))
-ON_CRASH: Final = Choice(words=OnCrash, parse=_on_crash)
+ON_CRASH: Final = Choice(words=_CRASHES, parse=_on_crash)
 INHERITED: Final = "what the queue says"
 
 

@@ -46,7 +46,7 @@ from laneway.kernel.mailbox import (
     Touch,
     WithdrawRequest,
 )
-from laneway.kernel.messages import Change, Item, TurnEntry, encode
+from laneway.kernel.messages import CUTTING, Change, Item, TurnEntry, encode
 from laneway.mail import (
     WAITING_STATES,
     ApprovalState,
@@ -132,12 +132,13 @@ class Delivery:
         batch = box.batch_from(head)
         turn.items = batch
         turn.mode, turn.kind, turn.lane = head.mode, head.message.kind, head.lane
-        turn.merge_key, turn.route, turn.depth = head.merge_key, head.message.route, head.depth
+        turn.merge_key, turn.route, turn.sender = head.merge_key, head.message.route, head.message.sender
+        turn.depth = head.depth
         turn.prompt = texts.collected_prompt([item.message for item in batch])
         for number, item in enumerate(batch, 1):
             self._leave(box, item)
             item.turn_id = turn.id
-            item.change(Change.BEGIN, f"turn {turn.id} began over it")
+            item.change(Change.BEGIN, f"{turn.id} began over it")
             self._write_entry(turn, item, wall)
             wait_ms = max(0, now - item.arrived_at)
             turn.wait_ms = max(turn.wait_ms, wait_ms)
@@ -151,7 +152,7 @@ class Delivery:
         box.overflow = [item for item in box.overflow if item.merge_key != first.merge_key]
         turn.summarized = group
         turn.mode, turn.kind, turn.lane = first.mode, MessageKind.SYSTEM, first.lane
-        turn.merge_key, turn.route = first.merge_key, first.message.route
+        turn.merge_key, turn.route, turn.sender = first.merge_key, first.message.route, first.message.sender
         count = sum(1 + item.more for item in group)
         lines = [texts.summary_line(item.message.text) for item in group]
         turn.prompt = texts.overflow_prompt(lines, count, max(1, len(lines)))
@@ -181,7 +182,7 @@ class Delivery:
             if item.state in WAITING_STATES:
                 box.count(item, -1)
             item.turn_id, item.aim = turn.id, ""
-            item.change(Change.INJECT, f"turn {turn.id} took it at boundary {turn.boundaries}")
+            item.change(Change.INJECT, f"{turn.id} took it at boundary {turn.boundaries}")
             turn.injected.append(item)
             self._write_entry(turn, item, wall)
             self._message_event(MessageInjected, item, wall, boundary=turn.boundaries)
@@ -190,13 +191,13 @@ class Delivery:
             turn.depth = 0
             self._out.append(Touch(box.owner, turn))
             self._arm(box, now)
-        return taken
+        return [item for item in turn.injected if item.id not in turn.delivered]
 
     @staticmethod
     def _may_inject(turn: TurnEntry, item: Item, *, everything: bool) -> bool:
         if item.state is MessageState.PARKED:
             return item.aim == turn.id
-        return everything and item.state is MessageState.QUEUED and item.merge_key == turn.merge_key
+        return everything and item.state is MessageState.QUEUED and item.fits(turn)
 
     def reply(self, turn: TurnEntry, text: str, *, wall: int) -> None:
         """A turn says something."""
@@ -268,25 +269,27 @@ class Delivery:
 
     def _return_injected(self, box: Mailbox, turn: TurnEntry, outcome: Outcome, wall: int) -> None:
         for item in turn.injected:
-            if outcome is Outcome.SUCCEEDED and item.mode is not Mode.STEER_BACKLOG:
+            got = item.id in turn.delivered
+            if got and outcome is Outcome.SUCCEEDED and item.mode is not Mode.STEER_BACKLOG:
                 item.outcome = outcome
                 box.items.pop(item.id, None)
-                self._finish(box, item, Change.STEER, f"steered into turn {turn.id}", wall, answer=turn.answer)
+                self._finish(box, item, Change.STEER, f"steered into {turn.id}", wall, answer=turn.answer)
                 continue
-            item.seen_by = "" if turn.forget else turn.id
+            item.seen_by = "" if turn.forget or not got else turn.id
             item.set_body()
             why = (
                 "kept for a turn of its own"
                 if outcome is Outcome.SUCCEEDED
-                else f"turn {turn.id} saw it and did not succeed"
+                else f"{turn.id} saw it and did not succeed"
             )
             item.change(Change.RETURN, why)
             box.count(item, 1)
+            self._message_event(MessageReturned, item, wall)
+            item.turn_id = ""
             if turn.stopped:
                 self._leave(box, item)
                 self._finish(box, item, Change.WITHDRAW, turn.cancelled or "stopped", wall)
                 continue
-            self._message_event(MessageReturned, item, wall)
             self._out.append(Touch(box.owner, item))
 
     def cancel_turn(self, box: Mailbox, reason: str, *, now: int, wall: int, actor: str = "inbox") -> bool:
@@ -339,7 +342,7 @@ class Delivery:
         for item in turn.summarized:
             item.turn_id = ""
             self._out.append(Touch(box.owner, item))
-        box.overflow[:0] = turn.summarized
+        box.overflow = sorted([*turn.summarized, *box.overflow], key=lambda item: item.place)
         turn.summarized = []
 
     def defer(self, owner: Owner, reason: str, *, now: int) -> None:
@@ -364,6 +367,8 @@ class Delivery:
         for item in turn.items:
             item.change(Change.GIVE_BACK, reason)
             item.turn_id = ""
+            if item.mode in CUTTING and item.is_user and box.cutting is None:
+                box.cutting = item
             item.seen_by = turn.id
             item.set_body()
             box.count(item, 1)
@@ -501,10 +506,10 @@ class Delivery:
         if item.state is MessageState.HELD:
             return "it is held until somebody releases it"
         if item.state is MessageState.PARKED:
-            return f"it goes into turn {item.aim} at its next boundary"
+            return f"it goes into {item.aim} at its next boundary"
         if turn is not None:
             told = f", which is being ended: {turn.cancelled}" if turn.cancelled else ""
-            return f"turn {turn.id} has run for {max(0, now - turn.began_at)} ms{told}"
+            return f"{turn.id} has run for {max(0, now - turn.began_at)} ms{told}"
         if self.closing:
             return "the inbox is closing; it runs after the next start"
         if box.not_before > now:

@@ -12,7 +12,7 @@ from heapq import heappop
 from typing import Any, NamedTuple
 
 from laneway.events import SessionEvent
-from laneway.kernel.messages import GATHERING, Item, TurnEntry, encode
+from laneway.kernel.messages import GATHERING, Item, TurnEntry, encode, encode_sender
 from laneway.mail import (
     WAITING_STATES,
     Approval,
@@ -23,6 +23,8 @@ from laneway.mail import (
     MessageState,
     Mode,
     QueueOptions,
+    Route,
+    Sender,
 )
 from laneway.records import Priority
 from laneway.rows import EntryRow, EventRow, Owner, StateKey, StateRow
@@ -236,7 +238,20 @@ def decode_approval(row: StateRow, body: dict[str, Any]) -> Approval:
 class ChildEntry:
     """A sub-agent, as it is at this moment. `awaited`: its turn waits for it, so nobody else need be told."""
 
-    __slots__ = ("awaited", "id", "label", "live", "owner", "seq", "silenced", "state", "text", "turn_id")
+    __slots__ = (
+        "awaited",
+        "id",
+        "label",
+        "live",
+        "owner",
+        "route",
+        "sender",
+        "seq",
+        "silenced",
+        "state",
+        "text",
+        "turn_id",
+    )
 
     def __init__(self, owner: Owner, child_id: str, *, seq: int, turn_id: str, label: str) -> None:
         self.owner = owner
@@ -245,6 +260,8 @@ class ChildEntry:
         self.turn_id = turn_id
         self.label = label
         self.state = "running"
+        self.route = Route()  # of the turn that started it: what it finds is answered there
+        self.sender: Sender | None = None
         self.text = ""  # its result, until somebody has been told
         self.awaited = False
         self.silenced = False  # whoever said stop knows of its end
@@ -258,7 +275,15 @@ class ChildEntry:
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
         quiet = self.awaited or self.silenced
-        body = {"turn_id": self.turn_id, "label": self.label, "awaited": quiet, "text": self.text}
+        route = self.route
+        body = {
+            "turn_id": self.turn_id,
+            "label": self.label,
+            "awaited": quiet,
+            "text": self.text,
+            "route": [route.channel, route.account, route.thread, route.chat_type],
+            "sender": encode_sender(self.sender),
+        }
         return StateRow("child", self.id, *self.owner, self.seq, self.live, self.state, encode(body))
 
 

@@ -40,7 +40,7 @@ from laneway.kernel.mailbox import (
     decode_approval,
     session_id,
 )
-from laneway.kernel.messages import CUTTING, GATHERING, Change, Item, TurnEntry, encode
+from laneway.kernel.messages import CUTTING, GATHERING, Change, Item, TurnEntry, decode_sender, encode
 from laneway.kernel.reception import Reception
 from laneway.mail import (
     WAITING_STATES,
@@ -54,32 +54,33 @@ from laneway.mail import (
     PendingMessage,
     QueueOptions,
     QueueSettings,
+    Route,
+    Stopped,
     TurnState,
 )
 from laneway.records import Priority
 from laneway.rows import EntryRow, Loaded, Owner, StateKey, StateRow
 
-__all__ = ("Mailroom", "Stopped")
+__all__ = ("Mailroom", "Rules")
 
 WARN_SHARE = 5  # an approval is warned about when a fifth of its time is left
 
 
-class Stopped(NamedTuple):
-    """What a stop has ended, in the order in which it was ended."""
+class Rules(NamedTuple):
+    """What holds for every session of a workspace."""
 
-    waiting: int
-    debounced: int
-    turns: int
-    children: int
+    grace_ms: int = 15_000
+    debounce_idle: bool = False
+    on_crash: OnCrash = OnCrash.REPORT
 
 
 class Mailroom(Reception):
     """Every decision about the messages and turns of one workspace."""
 
-    def __init__(self, *, next_seq: Callable[[], int], grace_ms: int, debounce_idle: bool, on_crash: OnCrash) -> None:
-        super().__init__(next_seq=next_seq, grace_ms=grace_ms)
-        self.debounce_idle = debounce_idle
-        self.on_crash = on_crash
+    def __init__(self, rules: Rules, *, next_seq: Callable[[], int]) -> None:
+        super().__init__(next_seq=next_seq, grace_ms=rules.grace_ms)
+        self.debounce_idle = rules.debounce_idle
+        self.on_crash = rules.on_crash
         self.to_forget: list[TurnEntry] = []  # rolled back by a process that died before it could take out their lines
 
     # ---- the queue as an object ----
@@ -320,6 +321,7 @@ class Mailroom(Reception):
     def add_child(self, turn: TurnEntry, child_id: str, label: str, *, wall: int) -> ChildEntry:
         """A turn starts a sub-agent."""
         child = ChildEntry(turn.owner, child_id, seq=self._next_seq(), turn_id=turn.id, label=label)
+        child.route, child.sender = turn.route, turn.sender
         self.boxes[turn.owner].children[child_id] = child
         self._event(ChildStarted, turn.owner, wall, turn_id=turn.id, child_id=child_id, label=label)
         self._out.append(Touch(turn.owner, child))
@@ -401,7 +403,9 @@ class Mailroom(Reception):
             owners[item.owner] = None
             self._load_message(item, turns, now, wall)
         for turn in turns.values():
-            if turn.id in unbegun:
+            if turn.id in unbegun and turn.cancelled:
+                self.end(turn, TurnState.CANCELLED, reason=turn.cancelled, now=now, wall=wall)
+            elif turn.id in unbegun:
                 self.give_back(turn, "its turn could not be begun", now=now, wall=wall)
             elif turn.id not in running:
                 self._recover(turn, now, wall)
@@ -448,7 +452,8 @@ class Mailroom(Reception):
             return
         if item.state is MessageState.RUNNING and turn is not None:
             turn.items.append(item)
-            turn.merge_key, turn.route = turn.items[0].merge_key, turn.items[0].message.route
+            first = turn.items[0]
+            turn.merge_key, turn.route, turn.sender = first.merge_key, first.message.route, first.message.sender
             return
         box.items[item.id] = item
         if item.state is MessageState.INJECTED and turn is not None:
@@ -539,7 +544,7 @@ def _carry_over(old: TurnEntry, turn: TurnEntry) -> None:
         turn.fence_at = old.fence_at
     turn.boundaries, turn.entries, turn.began_at = old.boundaries, old.entries, old.began_at
     turn.merge_key, turn.route, turn.prompt, turn.lane = old.merge_key, old.route, old.prompt, old.lane
-    turn.tokens = old.tokens
+    turn.tokens, turn.delivered, turn.asking = old.tokens, old.delivered, old.asking
 
 
 def _child_of(row: StateRow) -> ChildEntry:
@@ -547,4 +552,6 @@ def _child_of(row: StateRow) -> ChildEntry:
     owner = Owner(row.tenant, row.workspace, row.session)
     child = ChildEntry(owner, row.id, seq=row.seq, turn_id=body["turn_id"], label=body["label"])
     child.awaited, child.text, child.state = body["awaited"], body["text"], row.state
+    child.route = Route(**dict(zip(("channel", "account", "thread", "chat_type"), body["route"], strict=True)))
+    child.sender = decode_sender(body["sender"])
     return child

@@ -27,7 +27,18 @@ from laneway.mail import (
 from laneway.records import Priority
 from laneway.rows import EntryRow, MessageRow, Owner, StateRow
 
-__all__ = ("GATHERING", "MESSAGE_TRANSITIONS", "Change", "Item", "TurnEntry", "decode_message", "encode", "route_key")
+__all__ = (
+    "GATHERING",
+    "MESSAGE_TRANSITIONS",
+    "Change",
+    "Item",
+    "TurnEntry",
+    "decode_message",
+    "decode_sender",
+    "encode",
+    "encode_sender",
+    "route_key",
+)
 
 S = MessageState
 
@@ -183,7 +194,7 @@ class Item:
         message, sender = self.message, self.message.sender
         body: dict[str, Any] = {"text": message.text, "mode": message.mode._value_, "kind": message.kind._value_}
         if sender is not None:
-            body["sender"] = [sender.id, sender.name, sender.owner, sender.rights]
+            body["sender"] = encode_sender(sender)
         if message.attachments:
             body["attachments"] = message.attachments
         if message.priority != Priority.USER:
@@ -213,6 +224,10 @@ class Item:
     def is_user(self) -> bool:
         """Whether a user sent it."""
         return self.message.kind is MessageKind.USER
+
+    def fits(self, turn: TurnEntry) -> bool:
+        """Whether it may go into a turn: the same route and the same rights; who began the turn does not matter."""
+        return self.is_user and self.merge_key[:2] == turn.merge_key[:2]
 
     def change(self, change: Change, reason: str) -> None:
         """Move on, by the table."""
@@ -277,18 +292,27 @@ class Item:
         return item
 
 
+def encode_sender(sender: Sender | None) -> list[Any] | None:
+    """A sender as it is stored."""
+    return None if sender is None else [sender.id, sender.name, sender.owner, sender.rights]
+
+
+def decode_sender(value: list[Any] | None) -> Sender | None:
+    """A sender as it was stored."""
+    if value is None:
+        return None
+    return Sender(id=value[0], name=value[1], owner=value[2], rights=tuple(value[3]))
+
+
 def decode_message(row: MessageRow) -> tuple[Message, dict[str, Any]]:
     """What was sent, and the rest of the body."""
     body: dict[str, Any] = json.loads(row.body)
-    sender = body.get("sender")
     channel, account, thread, chat_type = json.loads(row.route)
     message = Message(
         id=row.id,
         session_key=row.session,
         text=body["text"],
-        sender=None
-        if sender is None
-        else Sender(id=sender[0], name=sender[1], owner=sender[2], rights=tuple(sender[3])),
+        sender=decode_sender(body.get("sender")),
         route=Route(channel=channel, account=account, thread=thread, chat_type=chat_type),
         message_id=row.platform_id,
         mode=Mode(body["mode"]),
@@ -313,6 +337,7 @@ class TurnEntry:
         "boundaries",
         "cancelled",
         "conversation",
+        "delivered",
         "depth",
         "ended_ms",
         "entries",
@@ -330,6 +355,7 @@ class TurnEntry:
         "prompt",
         "reason",
         "route",
+        "sender",
         "seq",
         "state",
         "stopped",
@@ -350,13 +376,15 @@ class TurnEntry:
         self.items: list[Item] = []
         self.summarized: list[Item] = []
         self.injected: list[Item] = []
+        self.delivered: set[str] = set()  # those of them that its handler has got
         self.entries: list[EntryRow] = []
         self.conversation = 0
         self.mode = Mode.COLLECT
         self.kind = MessageKind.USER
         self.lane = "main"
-        self.merge_key: Hashable = None
+        self.merge_key: tuple[Any, ...] = ()
         self.route = Route()
+        self.sender: Sender | None = None
         self.prompt = ""
         self.answer: str | None = None
         self.reason = ""

@@ -119,10 +119,10 @@ class Reception(Delivery):
             return ""
         if item.mode in CUTTING:
             self._cut(box, item, now, wall)
-        elif turn is not None and turn.asking and item.merge_key == turn.merge_key and not turn.cancelled:
+        elif turn is not None and turn.asking and item.fits(turn) and not turn.cancelled:
             turn.asking = False
             item.aim = turn.id
-            item.change(Change.PARK, f"it answers the question of turn {turn.id}")
+            item.change(Change.PARK, f"it answers the question of {turn.id}")
             self._out.append(WakeTurn(box.owner, turn.id))
             return item.reason
         elif item.mode in STEERING and turn is not None:
@@ -150,7 +150,7 @@ class Reception(Delivery):
         if why_not:
             return why_not
         item.aim = turn.id
-        item.change(Change.PARK, f"it goes into turn {turn.id} at its next boundary")
+        item.change(Change.PARK, f"it goes into {turn.id} at its next boundary")
         return item.reason
 
     @staticmethod
@@ -161,8 +161,8 @@ class Reception(Delivery):
         why_not = _UNSTEERABLE.get(turn.state, "")
         if turn.cancelled:
             why_not = "the running turn is being ended"
-        elif not why_not and item.merge_key != turn.merge_key:
-            same_route = isinstance(turn.merge_key, tuple) and item.merge_key[0] == turn.merge_key[0]
+        elif not why_not and not item.fits(turn):
+            same_route = item.merge_key[:1] == turn.merge_key[:1]
             why_not = (
                 "the running turn has other rights" if same_route else "the running turn belongs to another thread"
             )
@@ -204,7 +204,8 @@ class Reception(Delivery):
                 last.set_body()
                 self._out.append(Touch(box.owner, last))
             else:
-                item.live = 1  # a restart must still tell the agent
+                item.live = 1  # a restart must still tell the agent, in the same order
+                item.place = self._next_seq()
                 self.items[item.id] = item
                 box.overflow.append(item)
 

@@ -69,6 +69,12 @@ def _details(step: StoryStep) -> str:
         parts.append(f"{facts.get('state')} after {facts.get('run_ms')} ms")
     if step.type == "turn.replied":
         parts.append(_quote(str(facts.get("text", ""))))
+    if step.type.startswith("approval."):
+        parts.append(
+            f"{facts.get('action')}, {facts.get('approval_id')}" if facts.get("action") else str(facts.get("state"))
+        )
+    if step.type.startswith("child."):
+        parts.append(" ".join(str(facts[name]) for name in ("label", "state") if facts.get(name)))
     if step.turn_id and step.type.startswith(("turn.", "message.started", "message.injected")):
         parts.append(step.turn_id)
     if step.reason:

@@ -196,7 +196,7 @@ class Arrivals:
 
     def _decide(self, arrival: Arrival, seen: MessageRow | None) -> Taken:
         owner = self.owner_of(arrival.message)
-        self._check_session(owner)
+        self.check_session(owner)
         known = self._seen_before(owner, arrival, seen)
         if known is not None:
             return known
@@ -239,7 +239,8 @@ class Arrivals:
             return None
         return None if row is None else receipt_of(row)
 
-    def _check_session(self, owner: Owner) -> None:
+    def check_session(self, owner: Owner) -> None:
+        """Refuse callers while a session is being loaded again."""
         self.check_open()
         if owner in self._reloads:
             raise StoreUnavailableError(
@@ -250,7 +251,7 @@ class Arrivals:
 
     async def change(self, owner: Owner, call: Callable[..., Any], *args: Any, **facts: Any) -> Any:
         """Call the kernel for one session and wait until what it decided is on disk."""
-        self._check_session(owner)
+        self.check_session(owner)
         result = call(*args, now=self.now(), wall=self.wall(), **facts)
         self.carry_out()
         if self.journal.has(owner):
@@ -265,7 +266,7 @@ class Arrivals:
         settings_of: Callable[[Owner], QueueSettings] | None = None,
     ) -> None:
         """Give a session settings of its own; a smaller cap acts on what waits already."""
-        self._check_session(owner)
+        self.check_session(owner)
         self.kernel.set_options(owner, options, actor=actor, wall=self.wall())
         if settings_of is not None:
             self.kernel.apply_cap(owner, settings_of(owner), now=self.now(), wall=self.wall())
@@ -274,7 +275,7 @@ class Arrivals:
 
     async def record_command(self, item: Item, reply: str) -> None:
         """Keep a message that was a command."""
-        self._check_session(item.owner)
+        self.check_session(item.owner)
         self.kernel.record_command(item, reply, wall=self.wall())
         await self._store_new(item)
 

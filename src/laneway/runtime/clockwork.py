@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from laneway.errors import ConfigError, InvalidMessageError, LanewayError
+from laneway.errors import ConfigError, InvalidMessageError
 from laneway.events import ScheduleFired, ScheduleMissed
 from laneway.kernel import texts
 from laneway.kernel.messages import Item, encode
@@ -60,16 +60,31 @@ class Clockwork:
         self._engine = engine
         self._entries: dict[str, _Entry] = {}
         self._timer: asyncio.TimerHandle | None = None
+        engine.on_reloaded = self._reload
 
     def load(self, rows: Iterable[StateRow]) -> None:
         """Take over what the store has; what was missed meanwhile is dealt with at once."""
+        self._take_over(rows)
+        self._tick()
+
+    def _reload(self, owner: Owner, rows: Iterable[StateRow]) -> None:
+        """The store has failed for a session: what it has is what counts."""
+        last = {entry.schedule.id: entry.last_id for entry in self._entries.values()}
+        for schedule_id in [name for name, entry in self._entries.items() if entry.owner == owner]:
+            del self._entries[schedule_id]
+        self._take_over(row for row in rows if row.kind == "schedule")
+        for schedule_id, last_id in last.items():
+            if schedule_id in self._entries:
+                self._entries[schedule_id].last_id = last_id
+        self._arm()
+
+    def _take_over(self, rows: Iterable[StateRow]) -> None:
         for row in rows:
             body: dict[str, Any] = json.loads(row.body)
             body["kind"] = MessageKind(body["kind"])
             schedule = Schedule(id=row.id, session_key=row.session, tenant=row.tenant, **body)
             owner = Owner(row.tenant, row.workspace, row.session)
             self._entries[row.id] = _Entry(owner, schedule, row.seq)
-        self._tick()
 
     def close(self) -> None:
         """Send nothing more."""
@@ -93,6 +108,7 @@ class Clockwork:
         timezone: str,
     ) -> Schedule:
         """A new schedule; returns when it is on disk."""
+        self._engine.check_session(owner)
         if sum(value is not None for value in (cron, at_ms, every_ms)) != 1:
             raise ConfigError("a schedule has exactly one of cron, at_ms and every_ms", setting="schedule")
         if missed not in ("skip", "run"):
@@ -132,23 +148,21 @@ class Clockwork:
             raise ConfigError(f"the schedule {cron!r} never fires", setting="cron", value=cron)
         schedule = replace(draft, next_ms=first)
         entry = _Entry(owner, schedule, self._engine.store.next_seq())
+        self._entries[schedule.id] = entry
         self._engine.journal.touch(owner, entry)
         await self._engine.journal.committed(owner)
-        self._entries[schedule.id] = entry
         self._arm()
         return schedule
 
     async def remove(self, schedule_id: str) -> bool:
         """Forget a schedule; False if there is none of that id."""
-        entry = self._entries.pop(schedule_id, None)
+        entry = self._entries.get(schedule_id)
         if entry is None:
             return False
+        self._engine.check_session(entry.owner)
+        del self._entries[schedule_id]
         self._engine.journal.forget(entry.owner, StateKey("schedule", schedule_id))
-        try:
-            await self._engine.journal.committed(entry.owner)
-        except LanewayError:
-            self._entries[schedule_id] = entry
-            raise
+        await self._engine.journal.committed(entry.owner)
         return True
 
     def list(self, tenant: str, session: str | None) -> list[Schedule]:
@@ -175,6 +189,10 @@ class Clockwork:
         wall = self._engine.wall()
         if not self._engine.kernel.closing:
             for entry in list(self._entries.values()):
+                every = entry.schedule.every_ms
+                if every is not None and entry.schedule.next_ms > wall + every:
+                    # The wall clock was set back: an interval is a length of time, not a time of day.
+                    entry.schedule = replace(entry.schedule, next_ms=wall + every)
                 if entry.schedule.next_ms <= wall:
                     self._fire(entry, wall)
         self._arm()
@@ -203,14 +221,7 @@ class Clockwork:
         else:
             entry.schedule = replace(schedule, next_ms=owed.next_ms)
             engine.journal.touch(entry.owner, entry)
-        engine.journal.after(entry.owner, lambda error: self._stored(entry, schedule, error))
         engine.carry_out()
-
-    def _stored(self, entry: _Entry, before: Schedule, error: Exception | None) -> None:
-        if error is not None and self._engine.is_open:  # it was not sent: it is due again
-            entry.schedule = before
-            self._entries[before.id] = entry
-            self._arm()
 
     def _send(self, entry: _Entry, missed: int, wall: int) -> str:
         schedule, engine = entry.schedule, self._engine

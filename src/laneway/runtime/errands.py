@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 from laneway.errors import LanewayError, UsageError, text_of
 from laneway.kernel import texts
 from laneway.kernel.mailbox import ChildEntry
-from laneway.mail import Approval, ApprovalState, Message, MessageKind, Mode, QueueSettings, TurnState
+from laneway.kernel.messages import Item
+from laneway.mail import Approval, ApprovalState, Message, MessageKind, Mode, QueueSettings, Route, Sender, TurnState
 from laneway.records import DURATION_MAX_MS, JobState, check_whole
 from laneway.rows import Owner
 from laneway.runtime.arrivals import Arrivals
@@ -90,14 +91,15 @@ class Errands(Arrivals):
         if asked is not None and not asked.done():
             asked.set_result(approval)
 
-    async def ask(self, turn: Turn, timeout_ms: int) -> Message | None:
-        """Wait for the next message of the turn's own users; the slots of the turn are lent meanwhile."""
+    async def ask(self, turn: Turn, question: str, timeout_ms: int) -> Message | None:
+        """Say something and wait for the next message of the turn's own users; its slots are lent meanwhile."""
         check_whole(timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
         turn._answered = answered = self.loop.create_future()
+        turn._entry.asking = True  # before anybody can hear the question: the answer may be quick
         timer = self.loop.call_later(timeout_ms / 1000, turn._wake)
         try:
+            await turn.reply(question)
             async with turn.phase(TurnState.WAITING):
-                turn._entry.asking = True
                 await self.lanes.run(APPROVAL_LANE, _wait_for, answered, label=f"question of {turn.id}")
         finally:
             timer.cancel()
@@ -119,14 +121,15 @@ class Errands(Arrivals):
         if not callable(fn):
             raise UsageError(f"{fn!r} is not callable", hint="spawn takes a function and its arguments")
         owner = turn._entry.owner
-        self._check_session(owner)
+        self.check_session(owner)
         name = text_of(label or getattr(fn, "__name__", "") or type(fn).__name__)
         child = Child(self, self.ids.new_id("child"), name, owner)
+        child.route, child.sender = turn._entry.route, turn._entry.sender
         self.kernel.add_child(turn._entry, child.id, name, wall=self.wall())
         stored = self.journal.committed(owner)
         stored.add_done_callback(_ignore)
         try:
-            call = functools.partial(self._run_child, stored, fn, args)
+            call = functools.partial(self._run_child, child, stored, fn, args)
             child._job = self.lanes.submit("subagent", call, label=name, timeout_ms=timeout_ms)
         except LanewayError:
             entry = self.kernel.boxes[owner].children[child.id]
@@ -138,8 +141,11 @@ class Errands(Arrivals):
         child._job.add_done_callback(lambda job: self._child_ended(owner, child, job))
         return child
 
-    async def _run_child(self, stored: asyncio.Future[None], fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    async def _run_child(
+        self, child: Child, stored: asyncio.Future[None], fn: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
         await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start
+        child._stored = True
         if needs_thread(fn):
             return await self.lanes._engine.run_in_thread(functools.partial(fn, *args))
         return await fn(*args)
@@ -171,6 +177,12 @@ class Errands(Arrivals):
         entry = box.children.get(child_id) if box is not None else None
         if entry is None:
             del self._child_ends[child_id]
+            if not child._stored and not child.is_awaited:  # it never started, and its turn does not know
+                note = self._system_message(
+                    owner, texts.child_note(child.label, state, text), child.route, child.sender
+                )
+                item = Item(owner, note, seq=self.store.next_seq())
+                self.kernel.accept(item, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
             return
         if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
             self.kernel.keep_child(entry, state, text)
@@ -184,17 +196,19 @@ class Errands(Arrivals):
 
     def _retell_children(self, owner: Owner) -> None:
         """A session was loaded again: say once more what the store has not heard of its sub-agents."""
+        for child_id in [name for name, end in self._child_ends.items() if end.child.owner == owner]:
+            self._end_child(owner, child_id)
         box = self.kernel.boxes.get(owner)
         for entry in list(box.children.values()) if box is not None else ():
             if entry.id in self._child_ends:
-                self._end_child(owner, entry.id)
-            elif entry.state != "running" and entry.turn_id not in self.kernel.turns:
+                continue
+            if entry.state != "running" and entry.turn_id not in self.kernel.turns:
                 self._close_child(entry, entry.state, entry.text, awaited=entry.awaited)
         self.carry_out()
 
     def _close_child(self, entry: ChildEntry, state: str, text: str, *, awaited: bool) -> None:
         quiet = awaited or entry.silenced
-        note = None if quiet else self._child_note(entry.owner, entry.label, state, text)
+        note = None if quiet else self._child_note(entry, state, text)
         self.kernel.end_child(entry, state, note, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
 
     def _tell_of_children(self, owner: Owner, children: tuple[str, ...]) -> None:
@@ -206,15 +220,19 @@ class Errands(Arrivals):
                 self._close_child(entry, entry.state, entry.text, awaited=entry.awaited)
         self.carry_out()
 
-    def _child_note(self, owner: Owner, label: str, state: str, text: str) -> Message:
-        return self._system_message(owner, texts.child_note(label, state, text))
+    def _child_note(self, entry: ChildEntry, state: str, text: str) -> Message:
+        note = texts.child_note(entry.label, state, text)
+        return self._system_message(entry.owner, note, entry.route, entry.sender)
 
-    def _system_message(self, owner: Owner, text: str) -> Message:
+    def _system_message(self, owner: Owner, text: str, route: Route, sender: Sender | None) -> Message:
+        """A message of our own, on the route and with the rights of the turn that gave rise to it."""
         return Message(
             id=self.ids.new_id("msg"),
             session_key=owner.session,
             tenant=owner.tenant,
             text=text,
+            route=route,
+            sender=sender,
             kind=MessageKind.SYSTEM,
             mode=Mode.FOLLOWUP,
             arrived_ms=self.wall(),

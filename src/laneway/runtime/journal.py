@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from laneway.errors import LanewayError, StoreUnavailableError
+from laneway.errors import LanewayError, StoreUnavailableError, UnstorableError, text_of
 from laneway.ports import Store
 from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Owner, Row, StateKey
 
@@ -154,10 +154,11 @@ class Journal:
                 self._sent[owner] = group
             except Exception as error:  # noqa: BLE001 - one row that cannot be written fails only its owner
                 _log.exception("a row of %s could not be encoded", owner)
-                failed.append((owner, group, error))
+                reason = UnstorableError(f"a row cannot be written: {type(error).__name__}: {text_of(error)}")
+                failed.append((owner, group, reason))
         self._flying = self._loop.create_task(self._commit(batches), name="laneway-commit")
-        for owner, group, reason in failed:
-            self._fail(owner, group, reason)
+        for owner, group, refusal in failed:
+            self._fail(owner, group, refusal)
 
     async def _commit(self, batches: list[Batch]) -> None:
         results: list[BatchResult]

@@ -25,6 +25,7 @@ from laneway.errors import (
     InterruptSignalError,
     InvalidMessageError,
     LanewayError,
+    UnstorableError,
     UsageError,
     text_of,
 )
@@ -71,7 +72,6 @@ _log = logging.getLogger("laneway")
 Handler = Callable[[Turn], Awaitable[str | None]]
 FOLLOWUPS_MAX = 5
 LANE_PART_MAX = 400
-STUMBLES_MAX = 3
 RELOAD_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 HOLD_MS = 3_600_000  # while a session is put together again, nothing begins in it
 
@@ -94,8 +94,12 @@ class MailEngine(Errands):
         self._jobs: dict[Owner, Job[Any]] = {}  # the slot that was asked for
         self._turns: dict[str, Turn] = {}
         self._ends: dict[str, _End] = {}
+        self._unbegun: dict[str, Owner] = {}  # turns of this process whose handler has not been called
         self._quiet: list[asyncio.Future[None]] = []
+        self._is_settling = False  # closing: what the store refuses now is found again by the next start
         self._stumbles: dict[Owner, int] = {}  # how often in a row the store has refused a session
+        self._unstorable: set[Owner] = set()  # sessions with an end that can never be stored as it is
+        self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
 
     # ---- opening and closing ----
 
@@ -113,7 +117,7 @@ class MailEngine(Errands):
             self.kernel.load(loaded, running={}, now=now, wall=wall)
             for child in list(self.kernel.orphans()):
                 state = child.state if child.state != "running" else "interrupted"
-                note = None if child.awaited else self._child_note(child.owner, child.label, state, child.text)
+                note = None if child.awaited else self._child_note(child, state, child.text)
                 self.kernel.end_child(child, state, note, SYSTEM_SETTINGS, now=now, wall=wall)
             for turn in self.kernel.to_forget:
                 self.kernel.forget_lines(turn, await self.store.history.entries(turn.owner, newest=True, limit=1000))
@@ -152,8 +156,11 @@ class MailEngine(Errands):
                 self._end(turn, TurnState.FENCED, None, "the inbox closed, and it did not end")
                 if turn._job is not None:
                     self.lanes._engine.abandon(turn._job.id, "the inbox closed")
-        for task in list(self._reloads.values()):
+        self._is_settling = True
+        reloads = list(self._reloads.values())
+        for task in reloads:
             task.cancel()
+        await asyncio.gather(*reloads, return_exceptions=True)
         await self.journal.settled()
         self.is_open = False
         self._shut()
@@ -293,6 +300,7 @@ class MailEngine(Errands):
             return
         turn = Turn(self, entry)
         turn._job = job
+        self._unbegun[turn.id] = owner
         self._turns[turn.id] = turn
         try:
             await self.journal.committed(owner)
@@ -304,7 +312,14 @@ class MailEngine(Errands):
             self._note_quiet()
             _log.warning("a turn of %r could not be begun: %s", owner.session, error)
             return  # the reload that is under way asks for the turn again
+        if not turn._entry.live:
+            self._end(turn, TurnState.FENCED, None, "")
+            return  # it was fenced before it began
+        if turn._entry.cancelled:
+            self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled)
+            return
         turn._begun = True
+        self._unbegun.pop(turn.id, None)
         self.kernel.started(turn._entry)
         try:
             answer = await self._handler(turn)
@@ -339,12 +354,15 @@ class MailEngine(Errands):
         self._turns.pop(turn.id, None)
         entry = turn._entry
         if not entry.live:
+            self._unbegun.pop(turn.id, None)
             self._note_quiet()
             return  # it was fenced long ago
         if entry.owner in self._reloads:
-            self._ends[turn.id] = _End(state, answer, reason)
-            self._turns[turn.id] = turn
+            if turn._begun:  # else the reload finds that it never began
+                self._ends[turn.id] = _End(state, answer, reason)
+                self._turns[turn.id] = turn
             return
+        self._unbegun.pop(turn.id, None)
         self._ends[turn.id] = _End(state, answer, reason)
         now, wall = self.now(), self.wall()
         if self.kernel.closing and state is not TurnState.SUCCEEDED and self.kernel.on_crash is OnCrash.RERUN:
@@ -378,14 +396,15 @@ class MailEngine(Errands):
         items = self.kernel.boundary(entry, everything=everything, now=self.now(), wall=self.wall())
         if not items:
             return []
-        stored = self.journal.committed(entry.owner)
         self.carry_out()
         try:
-            await stored
+            if self.journal.has(entry.owner):
+                await self.journal.committed(entry.owner)
         except LanewayError:
             return []  # they wait in their places
         turn._check_fence()
         turn.depth = 0
+        turn._entry.delivered.update(item.id for item in items)
         return [item.message for item in items]
 
     async def reply(self, turn: Turn, text: str) -> None:
@@ -393,7 +412,7 @@ class MailEngine(Errands):
         if not _is_storable(text):
             raise InvalidMessageError("a reply must be valid Unicode text", hint="it has a lone surrogate")
         owner = turn._entry.owner
-        self._check_session(owner)
+        self.check_session(owner)
         self.kernel.reply(turn._entry, text, wall=self.wall())
         self.carry_out()
         await self.journal.committed(owner)
@@ -413,7 +432,8 @@ class MailEngine(Errands):
         if not isinstance(text, str) or not text.strip() or not _is_storable(text):
             raise InvalidMessageError(f"a follow-up is text that is not empty, not {text!r}")
         note = texts.followup_note(text, entry.depth + 1)
-        item = Item(entry.owner, self._system_message(entry.owner, note), seq=self.store.next_seq(), lane=entry.lane)
+        message = self._system_message(entry.owner, note, entry.route, entry.sender)
+        item = Item(entry.owner, message, seq=self.store.next_seq(), lane=entry.lane)
         item.depth = entry.depth + 1
         item.set_body()
         await self.change(entry.owner, self.kernel.accept, item, SYSTEM_SETTINGS)
@@ -426,9 +446,11 @@ class MailEngine(Errands):
         if isinstance(error, FencedError):
             self._lose(error)
             return
-        if owner in self._reloads or not self.is_open:
+        if owner in self._reloads or not self.is_open or self._is_settling:
             return
         self._stumbles[owner] = self._stumbles.get(owner, 0) + 1
+        if isinstance(error, UnstorableError):
+            self._unstorable.add(owner)
         old = self.kernel.forget_session(owner)
         task = self.loop.create_task(self._reload(owner, old), name=f"laneway-reload {owner.session}")
         self._reloads[owner] = task
@@ -460,7 +482,7 @@ class MailEngine(Errands):
         del self._reloads[owner]
         mine = {turn.id: turn for turn in self._turns.values() if turn._entry.owner == owner}
         begun = {turn_id: turn for turn_id, turn in mine.items() if turn._begun}
-        unbegun = {row.id for row in loaded.states if row.kind == "turn" and row.id not in begun}
+        unbegun = {turn_id for turn_id, whose in self._unbegun.items() if whose == owner}
         now, wall = self.now(), self.wall()
         box = self.kernel.open_box(
             owner,
@@ -474,16 +496,19 @@ class MailEngine(Errands):
         if old is not None:
             box.failures, box.not_before, box.setup_error = old.failures, old.not_before, old.setup_error
         for entry in attached:
-            self._attach(begun.pop(entry.id), entry)
-        for turn in begun.values():  # the store has its end, although it said that it had not
+            self._attach(mine.pop(entry.id), entry)
+        for turn in mine.values():  # the store has its end, although it said that it had not, or never had it
             self._turns.pop(turn.id, None)
             self._ends.pop(turn.id, None)
             turn._entry.live = 0
+        for turn_id in unbegun:
+            del self._unbegun[turn_id]
         if unbegun or (old is not None and old.turn is not None and not old_begun):
             self.kernel.setup_failed(owner, "the store failed", now=now, wall=wall)
         else:
             self.kernel.reconsider(owner, now=now)
         self.carry_out()
+        self.on_reloaded(owner, loaded.states)
         self._retell_children(owner)
         self._note_quiet()
         await self._tell_what_was_stored(owner)
@@ -505,8 +530,9 @@ class MailEngine(Errands):
         """A turn that lived on while its session was loaded again; or had ended, and was not heard."""
         turn._entry = entry
         ended = self._ends.get(turn.id)
-        if ended is not None and self._stumbles.get(entry.owner, 0) > STUMBLES_MAX:
-            ended = _End(TurnState.FAILED, None, "how it ended could not be stored, again and again")
+        if ended is not None and entry.owner in self._unstorable:
+            ended = _End(TurnState.FAILED, None, "what it said could not be stored")
+            self._unstorable.discard(entry.owner)
         if ended is not None:
             self._end(turn, *ended)
         elif entry.cancelled and turn._job is not None:

@@ -14,9 +14,9 @@ __all__ = ("Subscription",)
 
 
 class Subscription(AsyncIterator[Event]):
-    """The events that match any of its keys (all without keys), in order; ends when the lanes are closed.
+    """The events that match any of its keys (all without keys), in order; ends when what it listens to is closed.
 
-    Use it as `async for event in lanes.subscribe(...)`, or inside `async with` to leave it early.
+    Use it as `async for event in lanes.subscribe(...)`, or inside `async with` to leave it early. An inbox has one too.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from laneway.errors import FencedError, InterruptSignalError, InvalidMessageError, UsageError
 from laneway.kernel import texts
 from laneway.kernel.messages import TurnEntry
-from laneway.mail import Approval, Message, MessageKind, Mode, Route, TurnState
+from laneway.mail import Approval, Message, MessageKind, Mode, Route, Sender, TurnState
 from laneway.rows import Owner
 
 if TYPE_CHECKING:
@@ -134,9 +134,8 @@ class Turn:
 
         None when none came in time. The slots of this turn are free meanwhile.
         """
-        await self.reply(question)
         self._check()
-        return await self._engine.ask(self, timeout_ms)
+        return await self._engine.ask(self, question, timeout_ms)
 
     def _wake(self) -> None:
         if self._answered is not None and not self._answered.done():
@@ -195,6 +194,9 @@ class Child:
         self.id = child_id
         self.label = label
         self.owner = owner
+        self.route = Route()
+        self.sender: Sender | None = None
+        self._stored = False  # the store knows of it
         self._waiters = 0
         self._delivered = False
         self._job: Job[Any] | None = None
@@ -223,8 +225,15 @@ class Child:
         self._waiters += 1
         self._engine.note_awaited(self)
         try:
-            return await self._job
+            value = await self._job
+        except asyncio.CancelledError:
+            raise  # the wait was given up: whoever gave it up has not heard how it ended
+        except BaseException:
+            self._delivered = True
+            raise
+        else:
+            self._delivered = True
+            return value
         finally:
-            self._delivered = self._delivered or self._job.done()
             self._waiters -= 1
             self._engine.note_awaited(self)

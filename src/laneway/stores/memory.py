@@ -13,7 +13,7 @@ from operator import attrgetter
 from threading import Lock
 from typing import Final, get_type_hints
 
-from laneway.errors import FencedError, StoreUnavailableError
+from laneway.errors import FencedError, StoreUnavailableError, UnstorableError
 from laneway.rows import (
     Batch,
     BatchResult,
@@ -399,12 +399,12 @@ def _loaded(drawers: list[_Drawer]) -> Loaded:
     return Loaded(sorted(messages, key=_by_place), sorted(states, key=_by_seq))
 
 
-def _refusal(batch: Batch) -> StoreUnavailableError | None:
+def _refusal(batch: Batch) -> UnstorableError | None:
     """What a file could not keep is refused here too: code that works in memory shall work on disk."""
     for row in batch.rows:
         reason = _flaw(row)
         if reason:
-            return StoreUnavailableError(
+            return UnstorableError(
                 f"a row of {batch.owner} was refused: {reason}",
                 hint="nothing of its batch was written; mend the row and send it again",
                 owner=batch.owner,

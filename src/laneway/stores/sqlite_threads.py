@@ -1,8 +1,8 @@
 """The threads of an SQLite store and how loops talk to them: a question goes into a queue, the answer comes back.
 
 A thread serves any number of event loops. It never waits for one, and a loop that has been closed meanwhile does it no
-harm. Threads are not daemons, so that nothing is cut off in the middle of a transaction; they end when the store is
-closed, or by themselves when the program has ended without closing it.
+harm. Threads sleep until they are asked. They are daemons: a program that ends without closing its store is not held
+up, and what it cuts off is a transaction that nobody was told of, which SQLite rolls back.
 """
 
 from __future__ import annotations
@@ -11,21 +11,15 @@ import asyncio
 import contextlib
 import logging
 import threading
-import weakref
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from laneway.errors import LanewayError, StoreUnavailableError
 
-__all__ = ("Answers", "Gate", "Question", "Reader", "start_thread", "take", "wrapped")
+__all__ = ("Answers", "Gate", "Question", "Reader", "start_thread", "wrapped")
 
 _log = logging.getLogger("laneway")
-
-LOOK_UP_S: Final = 1.0
-"""How often a thread that has nothing to do looks whether the program is still there."""
-
-_OWN: Final[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
 
 T = TypeVar("T")
 
@@ -68,30 +62,11 @@ def _deliver(answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -
             future.set_exception(error)
 
 
-def take(queue: SimpleQueue[T | None]) -> T | None:
-    """The next item; None when it is time to end."""
-    while True:
-        try:
-            return queue.get(timeout=LOOK_UP_S)
-        except Empty:
-            if _program_has_ended():
-                return None
-
-
 def start_thread(run: Callable[[], None], *, name: str) -> threading.Thread:
     """A thread that belongs to a store."""
-    thread = threading.Thread(target=run, name=name, daemon=False)
-    _OWN.add(thread)
+    thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
-
-
-def _program_has_ended() -> bool:
-    """Whether the threads of stores are all that keeps the process alive: somebody forgot to close one."""
-    main = threading.main_thread()
-    if main.is_alive():
-        return False
-    return all(thread is main or thread.daemon or thread in _OWN for thread in threading.enumerate())
 
 
 def wrapped(error: Exception, path: str) -> LanewayError:
@@ -178,7 +153,7 @@ class Reader(Generic[T]):
     def _run(self) -> None:
         own: T | None = None
         answers = Answers()
-        while (question := take(self._queue)) is not None:
+        while (question := self._queue.get()) is not None:
             try:
                 if own is None:
                     own = self._make()

@@ -29,7 +29,7 @@ from laneway.stores.sqlite_file import (
     set_meta,
     tune,
 )
-from laneway.stores.sqlite_threads import Answers, Gate, Question, Reader, start_thread, take, wrapped
+from laneway.stores.sqlite_threads import Answers, Gate, Question, Reader, start_thread, wrapped
 from laneway.stores.sqlite_writes import Sequencer, roll_back, write_group
 from laneway.stores.statements import statement
 
@@ -148,7 +148,7 @@ class OpenFile:
         """Answer until the end; the connection it ended with."""
         answers = Answers()
         is_last = False
-        while not is_last and (first := take(self._queue)) is not None:
+        while not is_last and (first := self._queue.get()) is not None:
             questions, is_last = self._all_that_wait(first)
             commits = [each for each in questions if isinstance(each.content, _Commit)]
             # What was asked before the first commit need not wait for it; everything else sees all commits.

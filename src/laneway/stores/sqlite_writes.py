@@ -15,7 +15,7 @@ from operator import itemgetter
 from threading import Lock
 from typing import Final
 
-from laneway.errors import FencedError, LanewayError, StoreUnavailableError
+from laneway.errors import FencedError, LanewayError, UnstorableError
 from laneway.rows import Batch, BatchResult, EntryRow, EventRow, MessageRow, Owner, StateRow
 from laneway.stores.sqlite_file import SEQ_BLOCK, get_meta, refused, set_meta
 from laneway.stores.statements import statement
@@ -247,8 +247,8 @@ def _is_of_the_rows(error: Exception) -> bool:
     return True
 
 
-def _bad_batch(batch: Batch, path: str, error: Exception) -> StoreUnavailableError:
-    refusal = StoreUnavailableError(
+def _bad_batch(batch: Batch, path: str, error: Exception) -> UnstorableError:
+    refusal = UnstorableError(
         f"the store {path} refused a batch of {batch.owner}: {type(error).__name__}: {error}",
         hint="nothing of it was written; mend its rows and send it again",
         path=path,
