@@ -120,11 +120,11 @@ class Inbox:
         _check_settings(
             handler,
             durations={
-                "interrupt_grace_ms": (interrupt_grace_ms, 0),
-                "dedupe_ms": (dedupe_ms, 0),
-                "close_timeout_ms": (close_timeout_ms, 0),
-                "expires_ms": (expires_ms, 1),
-                "max_wait_ms": (max_wait_ms, 0),
+                "interrupt_grace_ms": interrupt_grace_ms,
+                "dedupe_ms": dedupe_ms,
+                "close_timeout_ms": close_timeout_ms,
+                "expires_ms": 1 if expires_ms is None else expires_ms,
+                "max_wait_ms": 0 if max_wait_ms is None else max_wait_ms,
             },
             flags={"commands": commands, "debounce_idle": debounce_idle},
             kinds={
@@ -709,15 +709,14 @@ class Inbox:
 def _check_settings(
     handler: object,
     *,
-    durations: Mapping[str, tuple[object, int]],
+    durations: Mapping[str, object],
     flags: Mapping[str, object],
     kinds: Mapping[str, tuple[object, type]],
 ) -> None:
     if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)):
         raise UsageError(f"the handler must be an async function, not {handler!r}", hint="async def answer(turn): …")
-    for setting, (value, least) in durations.items():
-        if value is not None:
-            check_whole(value, setting=setting, least=least, most=DURATION_MAX_MS)
+    for setting, value in durations.items():
+        check_whole(value, setting=setting, least=1 if setting == "expires_ms" else 0, most=DURATION_MAX_MS)
     for setting, flag in flags.items():
         if not isinstance(flag, bool):
             raise ConfigError(f"{setting} must be True or False, not {flag!r}", setting=setting, value=flag)

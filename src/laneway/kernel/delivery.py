@@ -177,7 +177,10 @@ class Delivery:
         turn.boundaries += 1
         if turn.state is TurnState.COMPACTING:
             return []
-        taken = [item for item in box.items.values() if self._may_inject(turn, item, everything=everything)]
+        if everything:
+            taken = [item for item in box.items.values() if self._may_inject(turn, item)]
+        else:
+            taken = [item for item in box.parked_items() if item.aim == turn.id]
         for item in taken:
             if item.state in WAITING_STATES:
                 box.count(item, -1)
@@ -194,10 +197,10 @@ class Delivery:
         return [item for item in turn.injected if item.id not in turn.delivered]
 
     @staticmethod
-    def _may_inject(turn: TurnEntry, item: Item, *, everything: bool) -> bool:
+    def _may_inject(turn: TurnEntry, item: Item) -> bool:
         if item.state is MessageState.PARKED:
             return item.aim == turn.id
-        return everything and item.state is MessageState.QUEUED and item.fits(turn)
+        return item.state is MessageState.QUEUED and item.fits(turn)
 
     def reply(self, turn: TurnEntry, text: str, *, wall: int) -> None:
         """A turn says something."""
@@ -260,12 +263,12 @@ class Delivery:
         self._consider(box, now)
 
     def _unpark(self, box: Mailbox, wall: int) -> None:
-        for item in box.items.values():
-            if item.state is MessageState.PARKED:
-                item.aim = ""
-                item.change(Change.UNPARK, "the turn ended before it could be steered")
-                self._message_event(MessageReturned, item, wall)
-                self._out.append(Touch(box.owner, item))
+        for item in box.parked_items():
+            item.aim = ""
+            item.change(Change.UNPARK, "the turn ended before it could be steered")
+            self._message_event(MessageReturned, item, wall)
+            self._out.append(Touch(box.owner, item))
+        box.parked = {}
 
     def _return_injected(self, box: Mailbox, turn: TurnEntry, outcome: Outcome, wall: int) -> None:
         for item in turn.injected:

@@ -302,6 +302,7 @@ class Mailbox:
         "notices",
         "overflow",
         "owner",
+        "parked",
         "requested",
         "setup_error",
         "timer",
@@ -317,6 +318,7 @@ class Mailbox:
         self.waiting_users = 0
         self.cutting: Item | None = None  # the one that runs before all others: an interrupt
         self.overflow: list[Item] = []  # summarized, and not yet told to the agent
+        self.parked: dict[str, Item] = {}  # those that aim at the turn, and some that no longer do
         self.turn: TurnEntry | None = None
         self.requested: tuple[str, Priority] | None = None  # which slot was asked for
         self.last_at = 0  # when the last gathering message came
@@ -357,6 +359,12 @@ class Mailbox:
         self.waiting += step
         if item.is_user:
             self.waiting_users += step
+
+    def parked_items(self) -> list[Item]:
+        """What aims at the running turn, in order; looks at nothing else, because a turn has many boundaries."""
+        found = [item for item in self.parked.values() if item.state is MessageState.PARKED]
+        self.parked = {item.id: item for item in found}
+        return sorted(found, key=lambda item: item.place)
 
     def waiting_items(self) -> list[Item]:
         """What waits, in order."""

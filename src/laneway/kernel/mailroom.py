@@ -461,7 +461,7 @@ class Mailroom(Reception):
             return
         if item.state is MessageState.PARKED:
             if turn is None and box.turn is not None:
-                item.aim = box.turn.id
+                self._aim(box, item, box.turn.id)
             else:
                 item.change(Change.UNPARK, "the turn it was parked for is gone")
                 self._out.append(Touch(box.owner, item))
@@ -509,6 +509,14 @@ class Mailroom(Reception):
     def orphans(self) -> Iterable[ChildEntry]:
         """Children of a process that has died: each still owes its session a message."""
         return [child for box in self.boxes.values() for child in box.children.values() if child.live]
+
+    def forget_all(self) -> None:
+        """Drop everything: somebody else owns it now."""
+        self.boxes.clear()
+        self.items.clear()
+        self.turns.clear()
+        self.sessions.clear()
+        self._out.clear()
 
     def forget_session(self, owner: Owner) -> Mailbox | None:
         """Drop what is known about a session; the store is asked again."""

@@ -121,7 +121,7 @@ class Reception(Delivery):
             self._cut(box, item, now, wall)
         elif turn is not None and turn.asking and item.fits(turn) and not turn.cancelled:
             turn.asking = False
-            item.aim = turn.id
+            self._aim(box, item, turn.id)
             item.change(Change.PARK, f"it answers the question of {turn.id}")
             self._out.append(WakeTurn(box.owner, turn.id))
             return item.reason
@@ -149,9 +149,14 @@ class Reception(Delivery):
         why_not = self.unsteerable(box, item)
         if why_not:
             return why_not
-        item.aim = turn.id
+        self._aim(box, item, turn.id)
         item.change(Change.PARK, f"it goes into {turn.id} at its next boundary")
         return item.reason
+
+    @staticmethod
+    def _aim(box: Mailbox, item: Item, turn_id: str) -> None:
+        item.aim = turn_id
+        box.parked[item.id] = item
 
     @staticmethod
     def unsteerable(box: Mailbox, item: Item) -> str:

@@ -193,6 +193,8 @@ class Clockwork:
                 if every is not None and entry.schedule.next_ms > wall + every:
                     # The wall clock was set back: an interval is a length of time, not a time of day.
                     entry.schedule = replace(entry.schedule, next_ms=wall + every)
+                    if not self._engine.is_reloading(entry.owner):
+                        self._engine.journal.touch(entry.owner, entry)
                 if entry.schedule.next_ms <= wall:
                     self._fire(entry, wall)
         self._arm()

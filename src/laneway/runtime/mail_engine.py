@@ -333,6 +333,9 @@ class MailEngine(Errands):
             trace = text_of("".join(traceback.format_exception(error)))
             _log.warning("a turn of %r failed: %s\n%s", owner.session, describe(error), trace)
             self._end(turn, TurnState.FAILED, None, describe(error))
+        except BaseException as error:
+            self._end(turn, TurnState.FAILED, None, describe(error))
+            raise  # the lanes know what to do with what ends more than a job
         else:
             self._finish_turn(turn, answer)
 
@@ -465,6 +468,8 @@ class MailEngine(Errands):
                 turn._entry.state, turn._entry.reason = TurnState.FENCED, text_of(error)
                 if turn._job is not None:
                     turn._job.cancel("fenced")
+            self.kernel.forget_all()
+            self._arm()
 
     async def _reload(self, owner: Owner, old: Mailbox | None) -> None:
         attempt = 0
