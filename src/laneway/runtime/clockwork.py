@@ -60,6 +60,7 @@ class Clockwork:
         self._engine = engine
         self._entries: dict[str, _Entry] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         engine.on_reloaded = self._reload
 
     def load(self, rows: Iterable[StateRow]) -> None:
@@ -69,6 +70,8 @@ class Clockwork:
 
     def _reload(self, owner: Owner, rows: Iterable[StateRow]) -> None:
         """The store has failed for a session: what it has is what counts."""
+        if self._closed:
+            return
         last = {entry.schedule.id: entry.last_id for entry in self._entries.values()}
         for schedule_id in [name for name, entry in self._entries.items() if entry.owner == owner]:
             del self._entries[schedule_id]
@@ -88,6 +91,7 @@ class Clockwork:
 
     def close(self) -> None:
         """Send nothing more."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -180,7 +184,7 @@ class Clockwork:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._entries and self._engine.is_open:
+        if self._entries and self._engine.is_open and not self._closed:
             due = min(entry.schedule.next_ms for entry in self._entries.values())
             delay = min(max(0, due - self._engine.wall()), LOOK_MS)
             self._timer = self._engine.loop.call_later(delay / 1000, self._tick)

@@ -184,6 +184,7 @@ class Errands(Arrivals):
                 item = Item(owner, note, seq=self.store.next_seq())
                 self.kernel.accept(item, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
             return
+        child._stored = True
         if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
             self.kernel.keep_child(entry, state, text)
         else:
@@ -200,9 +201,11 @@ class Errands(Arrivals):
             self._end_child(owner, child_id)
         box = self.kernel.boxes.get(owner)
         for entry in list(box.children.values()) if box is not None else ():
-            if entry.id in self._child_ends:
+            if entry.id in self._child_ends or entry.id in self._children:
                 continue
-            if entry.state != "running" and entry.turn_id not in self.kernel.turns:
+            if entry.state == "running":
+                self._close_child(entry, "interrupted", "", awaited=entry.awaited)  # its process has died
+            elif entry.turn_id not in self.kernel.turns:
                 self._close_child(entry, entry.state, entry.text, awaited=entry.awaited)
         self.carry_out()
 

@@ -358,8 +358,8 @@ class MailEngine(Errands):
         entry = turn._entry
         if not entry.live:
             self._unbegun.pop(turn.id, None)
-            self._note_quiet()
-            return  # it was fenced long ago
+            self._end_fenced(turn)
+            return
         if entry.owner in self._reloads:
             if turn._begun:  # else the reload finds that it never began
                 self._ends[turn.id] = _End(state, answer, reason)
@@ -378,8 +378,19 @@ class MailEngine(Errands):
         self.journal.after(entry.owner, functools.partial(self._end_stored, turn))
         self.carry_out()
 
+    def _end_fenced(self, turn: Turn) -> None:
+        """The handler of a fenced turn has ended: nobody listens, but the fence itself may not be on disk yet."""
+        owner = turn._entry.owner
+        if turn._begun and (owner in self._reloads or self.journal.has(owner)) and self._lost is None:
+            self._ends[turn.id] = _End(TurnState.FENCED, None, turn._entry.reason)
+            self._turns[turn.id] = turn
+            if owner not in self._reloads:
+                self.journal.after(owner, functools.partial(self._end_stored, turn))
+        self._note_quiet()
+
     def _end_stored(self, turn: Turn, error: Exception | None) -> None:
         if error is None:
+            self._turns.pop(turn.id, None)
             self._ends.pop(turn.id, None)
             self._stumbles.pop(turn._entry.owner, None)
             self._note_quiet()
@@ -522,7 +533,8 @@ class MailEngine(Errands):
         """The store may have kept what it said it had not: whoever waits for that is told now."""
         try:
             for message_id in list(self._waiters):
-                if message_id not in self.kernel.items:
+                item = self.kernel.items.get(message_id)
+                if item is None or item.state.is_final:
                     self._settle(await self.final_of(message_id))
             for approval_id in list(self._approvals):
                 row = await self.store.history.state("approval", approval_id)
