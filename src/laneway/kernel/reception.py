@@ -114,11 +114,10 @@ class Reception(Delivery):
             return "the inbox is closing; it runs after the next start"
         if not item.is_user:
             return ""
-        if turn is not None and turn.kind is MessageKind.HEARTBEAT:
-            self.cancel_turn(box, "a user's message goes before a heartbeat", now=now, wall=wall)
-            return ""
         if item.mode in CUTTING:
             self._cut(box, item, now, wall)
+        elif turn is not None and turn.kind is MessageKind.HEARTBEAT:
+            self.cancel_turn(box, "a user's message goes before a heartbeat", now=now, wall=wall)
         elif turn is not None and turn.asking and item.fits(turn) and not turn.cancelled:
             turn.asking = False
             self._aim(box, item, turn.id)
