@@ -144,7 +144,6 @@ class Delivery:
             turn.wait_ms = max(turn.wait_ms, wait_ms)
             self._message_event(MessageStarted, item, wall, number=number, wait_ms=wait_ms)
             self._out.append(Touch(box.owner, item))
-        box.failures = 0
 
     def _begin_overflow(self, box: Mailbox, turn: TurnEntry, wall: int) -> None:
         first = box.overflow[0]
@@ -165,6 +164,7 @@ class Delivery:
         """The first line of the handler is about to run: from now on it can be steered."""
         if turn.state is TurnState.STARTING:
             turn.state = TurnState.THINKING
+            self.boxes[turn.owner].failures = 0
 
     def set_phase(self, turn: TurnEntry, state: TurnState) -> None:
         """A running turn says what it does: thinking, acting, compacting, waiting or delivering."""

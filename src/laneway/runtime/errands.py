@@ -176,13 +176,7 @@ class Errands(Arrivals):
         box = self.kernel.boxes.get(owner)
         entry = box.children.get(child_id) if box is not None else None
         if entry is None:
-            del self._child_ends[child_id]
-            if not child._stored and not child.is_awaited:  # it never started, and its turn does not know
-                note = self._system_message(
-                    owner, texts.child_note(child.label, state, text), child.route, child.sender
-                )
-                item = Item(owner, note, seq=self.store.next_seq())
-                self.kernel.accept(item, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
+            self._tell_of_unborn(owner, child, state, text)
             return
         child._stored = True
         if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
@@ -190,6 +184,19 @@ class Errands(Arrivals):
         else:
             self._close_child(entry, state, text, awaited=child.is_awaited)
         self.journal.after(owner, functools.partial(self._child_stored, child_id))
+
+    def _tell_of_unborn(self, owner: Owner, child: Child, state: str, text: str) -> None:
+        """A sub-agent whose start was never stored has not started, and its turn does not know: tell the session."""
+        told = child._note is not None and child._note.id in self.kernel.items
+        if child._stored or child.is_awaited or told:
+            del self._child_ends[child.id]
+            return
+        if child._note is None:
+            note = texts.child_note(child.label, state, text)
+            child._note = self._system_message(owner, note, child.route, child.sender)
+        item = Item(owner, child._note, seq=self.store.next_seq())
+        self.kernel.accept(item, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
+        self.journal.after(owner, functools.partial(self._child_stored, child.id))
 
     def _child_stored(self, child_id: str, error: Exception | None) -> None:
         if error is None:

@@ -410,15 +410,20 @@ class MailEngine(Errands):
         items = self.kernel.boundary(entry, everything=everything, now=self.now(), wall=self.wall())
         if not items:
             return []
+        ids = [item.id for item in items]
+        entry.delivered.update(ids)  # at once: two tasks of one handler may ask
         self.carry_out()
         try:
             if self.journal.has(entry.owner):
                 await self.journal.committed(entry.owner)
         except LanewayError:
-            return []  # they wait in their places
+            turn._entry.delivered.difference_update(ids)
+            return []  # they wait in their places, or come with the next boundary
+        except asyncio.CancelledError:
+            turn._entry.delivered.difference_update(ids)
+            raise
         turn._check_fence()
         turn.depth = 0
-        turn._entry.delivered.update(item.id for item in items)
         return [item.message for item in items]
 
     async def reply(self, turn: Turn, text: str) -> None:

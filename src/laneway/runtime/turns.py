@@ -197,6 +197,7 @@ class Child:
         self.route = Route()
         self.sender: Sender | None = None
         self._stored = False  # the store knows of it
+        self._note: Message | None = None  # what the session is told when its start could not be stored
         self._waiters = 0
         self._delivered = False
         self._job: Job[Any] | None = None
