@@ -164,7 +164,9 @@ class Delivery:
         """The first line of the handler is about to run: from now on it can be steered."""
         if turn.state is TurnState.STARTING:
             turn.state = TurnState.THINKING
-            self.boxes[turn.owner].failures = 0
+            box = self.boxes.get(turn.owner)
+            if box is not None:
+                box.failures = 0
 
     def set_phase(self, turn: TurnEntry, state: TurnState) -> None:
         """A running turn says what it does: thinking, acting, compacting, waiting or delivering."""
