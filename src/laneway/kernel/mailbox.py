@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from laneway.events import SessionEvent
@@ -359,6 +359,8 @@ class Mailbox:
         self.waiting += step
         if item.is_user:
             self.waiting_users += step
+        if step > 0 and item.expires_ms:
+            heappush(self.expiries, (item.expires_at, item.seq, item))
 
     def parked_items(self) -> list[Item]:
         """What aims at the running turn, in order; looks at nothing else, because a turn has many boundaries."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
-from heapq import heappush
 from typing import Any, NamedTuple
 
 from laneway.errors import MessageStateError, UnknownMessageError
@@ -444,6 +443,8 @@ class Mailroom(Reception):
         box = self._box(item.owner)
         self.items[item.id] = item
         item.arrived_at = now - min(max(0, wall - item.message.arrived_ms), now)
+        if item.expires_ms:
+            item.expires_at = now + max(0, item.expires_ms - wall)
         turn = turns.get(item.turn_id)
         if item.state is MessageState.SUMMARIZED:
             (box.overflow if turn is None else turn.summarized).append(item)
@@ -470,9 +471,6 @@ class Mailroom(Reception):
             box.last_at = max(box.last_at, item.arrived_at)
         if item.mode in CUTTING and item.is_user:
             box.cutting = item
-        if item.expires_ms:
-            item.expires_at = now + max(0, item.expires_ms - wall)
-            heappush(box.expiries, (item.expires_at, item.seq, item))
 
     def _recover(self, turn: TurnEntry, now: int, wall: int) -> None:
         """The process died in this turn."""

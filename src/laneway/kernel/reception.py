@@ -5,8 +5,6 @@ A message is accepted, or refused by an error and nothing has changed.
 
 from __future__ import annotations
 
-from heapq import heappush
-
 from laneway.errors import MailboxFullError
 from laneway.events import MessageAccepted, MessageRefused, TypingStarted
 from laneway.kernel.delivery import Delivery
@@ -99,11 +97,10 @@ class Reception(Delivery):
             item.debounce_ms, item.max_wait_ms = settings.debounce_ms, settings.max_wait_ms
             item.set_body()
             box.last_at = now
-        self.items[item.id] = item
-        box.put(item)
         if item.expires_ms:
             item.expires_at = now + max(0, item.expires_ms - item.message.arrived_ms)
-            heappush(box.expiries, (item.expires_at, item.seq, item))
+        self.items[item.id] = item
+        box.put(item)
         if item.is_user and self.listening:
             box.notices.append(item)
 
