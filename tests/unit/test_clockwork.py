@@ -195,6 +195,19 @@ async def test_a_jump_forward_is_like_having_been_away(missed: Any, sent: int) -
 
 
 @staged
+async def test_a_jump_back_does_not_silence_an_interval() -> None:
+    agent = Agent()
+    inbox, clock = stepping_inbox(agent)
+    async with inbox:
+        await inbox.schedule(S, "look", every_ms=10 * MINUTE)
+        await passing(25 * MINUTE)
+        assert len(agent.prompts) == 2
+        clock.jump_wall(-DAY)
+        await passing(HOUR)
+        assert len(agent.prompts) in (7, 8)
+
+
+@staged
 async def test_a_small_step_of_the_clock_changes_no_count() -> None:
     agent = Agent()
     inbox, clock = stepping_inbox(agent)

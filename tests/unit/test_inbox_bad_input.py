@@ -18,7 +18,7 @@ from laneway import (
     Turn,
     UsageError,
 )
-from laneway.sim.loop import run_sim
+from laneway.sim.loop import SimLoop, run_sim
 from tests.inbox_stage import (
     Agent,
     Log,
@@ -403,6 +403,25 @@ def test_what_is_meant_for_the_process_goes_on_its_way_and_is_reported_after_the
 
     with pytest.raises(error):
         run_sim(main(), seed=0)
+
+
+class OddError(BaseException):
+    """Neither an Exception nor anything that asyncio knows."""
+
+
+@pytest.mark.parametrize("error", [OddError, GeneratorExit])
+@staged
+async def test_any_other_base_exception_fails_its_turn_and_the_session_lives(error: type[BaseException]) -> None:
+    async def odd(turn: Turn) -> str:
+        raise error
+
+    async with new_inbox(Agent(odd=odd), mode="followup") as inbox:
+        ids = await send(inbox, "odd", "next")
+        ends = await finals(inbox, ids)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    loop.exceptions.clear()  # it goes on its way, as asyncio has it
+    assert [end.outcome for end in ends] == [Outcome.FAILED, Outcome.SUCCEEDED]
 
 
 @staged

@@ -84,6 +84,12 @@ def test_a_setting_that_is_none_is_refused_before_anything_opens(options: dict[s
     assert str(caught.value)
 
 
+@pytest.mark.parametrize("setting", ["interrupt_grace_ms", "dedupe_ms", "close_timeout_ms", "text_max"])
+def test_none_is_no_duration(setting: str) -> None:
+    with pytest.raises(ConfigError):
+        new_inbox(**{setting: None})
+
+
 @pytest.mark.parametrize("store", ["nowhere", "sqlite:inbox.db", 7, object()])
 def test_a_store_that_is_none_is_refused(store: Any) -> None:
     with pytest.raises(UnknownStoreError):

@@ -22,6 +22,7 @@ from laneway import (
     UnknownMessageError,
 )
 from laneway.kernel.texts import SKIPPED
+from laneway.rows import Batch, MessageRow
 from laneway.sim.loop import SimLoop
 from laneway.stores.memory import MemoryStore
 from tests.inbox_stage import (
@@ -72,6 +73,25 @@ async def test_a03_every_sender_beyond_twice_the_cap_is_told() -> None:
     told = [event.message_id for event in log.events if event.notice]  # type: ignore[attr-defined]
     assert told == ids[:27]
     assert "Dropped 27 messages" in agent.prompts[1]
+
+
+@staged
+async def test_a05_a_head_that_cannot_begin_does_not_poison_its_session() -> None:
+    """The store refuses to begin a turn over one message: the messages behind it flow all the same."""
+    store, agent = CutStore(), Agent()
+    async with new_inbox(agent, store=store, mode="followup") as inbox:
+        inbox.lanes.pause("main")
+        ids = await send(inbox, "poison", "two", "three")
+
+        def is_poison(batch: Batch) -> bool:
+            rows = [row for row in batch.rows if isinstance(row, MessageRow)]
+            return any(row.state == "running" and '"poison"' in row.body for row in rows)
+
+        store.refuse = is_poison
+        inbox.lanes.resume("main")
+        ends = await asyncio.wait_for(finals(inbox, ids), 100)
+    assert [end.disposition for end in ends] == [State.DEAD_LETTERED, State.RAN, State.RAN]
+    assert agent.prompts == ["two", "three"]
 
 
 @staged
