@@ -326,7 +326,7 @@ class MailboxFullError(ConflictError):
 
     def __init__(self, *, session_key: str, cap: int) -> None:
         super().__init__(
-            f"{cap} messages already wait in session {session_key!r}: this one was not taken",
+            f"session {session_key!r} is full: {cap} {'message waits' if cap == 1 else 'messages wait'} there already",
             hint="send it again later, raise the cap, or choose drop='old' or 'summarize'",
         )
         self.session_key = session_key

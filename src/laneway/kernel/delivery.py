@@ -196,7 +196,7 @@ class Delivery:
             turn.depth = 0
             self._out.append(Touch(box.owner, turn))
             self._arm(box, now)
-        return [item for item in turn.injected if item.id not in turn.delivered]
+        return [item for item in turn.injected if item.id not in turn.delivered and item.id not in turn.offered]
 
     @staticmethod
     def _may_inject(turn: TurnEntry, item: Item) -> bool:

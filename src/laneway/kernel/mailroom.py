@@ -550,7 +550,8 @@ def _carry_over(old: TurnEntry, turn: TurnEntry) -> None:
         turn.fence_at = old.fence_at
     turn.boundaries, turn.entries, turn.began_at = old.boundaries, old.entries, old.began_at
     turn.merge_key, turn.route, turn.prompt, turn.lane = old.merge_key, old.route, old.prompt, old.lane
-    turn.tokens, turn.delivered, turn.asking = old.tokens, old.delivered, old.asking
+    turn.tokens, turn.asking = old.tokens, old.asking
+    turn.delivered, turn.offered = old.delivered, old.offered
 
 
 def _child_of(row: StateRow) -> ChildEntry:

@@ -360,6 +360,7 @@ class TurnEntry:
         "live",
         "merge_key",
         "mode",
+        "offered",
         "owner",
         "prompt",
         "reason",
@@ -386,6 +387,7 @@ class TurnEntry:
         self.summarized: list[Item] = []
         self.injected: list[Item] = []
         self.delivered: set[str] = set()  # those of them that its handler has got
+        self.offered: set[str] = set()  # those that are on their way to it
         self.entries: list[EntryRow] = []
         self.conversation = 0
         self.mode = Mode.COLLECT

@@ -178,7 +178,6 @@ class Errands(Arrivals):
         if entry is None:
             self._tell_of_unborn(owner, child, state, text)
             return
-        child._stored = True
         if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
             self.kernel.keep_child(entry, state, text)
         else:
@@ -202,10 +201,13 @@ class Errands(Arrivals):
         if error is None:
             self._child_ends.pop(child_id, None)
 
-    def _retell_children(self, owner: Owner) -> None:
+    async def _retell_children(self, owner: Owner) -> None:
         """A session was loaded again: say once more what the store has not heard of its sub-agents."""
         for child_id in [name for name, end in self._child_ends.items() if end.child.owner == owner]:
-            self._end_child(owner, child_id)
+            if await self.store.history.state("child", child_id) is not None and child_id in self._child_ends:
+                self._child_ends[child_id].child._stored = True
+            if child_id in self._child_ends and owner not in self._reloads:
+                self._end_child(owner, child_id)
         box = self.kernel.boxes.get(owner)
         for entry in list(box.children.values()) if box is not None else ():
             if entry.id in self._child_ends or entry.id in self._children:

@@ -410,20 +410,19 @@ class MailEngine(Errands):
         items = self.kernel.boundary(entry, everything=everything, now=self.now(), wall=self.wall())
         if not items:
             return []
-        ids = [item.id for item in items]
-        entry.delivered.update(ids)  # at once: two tasks of one handler may ask
+        ids = {item.id for item in items}
+        entry.offered |= ids  # two tasks of one handler may ask: each message goes to one of them
         self.carry_out()
         try:
             if self.journal.has(entry.owner):
                 await self.journal.committed(entry.owner)
         except LanewayError:
-            turn._entry.delivered.difference_update(ids)
             return []  # they wait in their places, or come with the next boundary
-        except asyncio.CancelledError:
-            turn._entry.delivered.difference_update(ids)
-            raise
+        finally:
+            turn._entry.offered -= ids
         turn._check_fence()
         turn.depth = 0
+        turn._entry.delivered |= ids
         return [item.message for item in items]
 
     async def reply(self, turn: Turn, text: str) -> None:
@@ -530,7 +529,6 @@ class MailEngine(Errands):
             self.kernel.reconsider(owner, now=now)
         self.carry_out()
         self.on_reloaded(owner, loaded.states)
-        self._retell_children(owner)
         self._note_quiet()
         await self._tell_what_was_stored(owner)
 
@@ -545,6 +543,7 @@ class MailEngine(Errands):
                 row = await self.store.history.state("approval", approval_id)
                 if row is not None and not row.live and row.session == owner.session:
                     self._answer(decode_approval(row, json.loads(row.body)))
+            await self._retell_children(owner)
         except LanewayError as error:
             _log.warning("what became of session %r is not known: %s", owner.session, error)
 
