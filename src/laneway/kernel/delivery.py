@@ -280,7 +280,7 @@ class Delivery:
                 box.items.pop(item.id, None)
                 self._finish(box, item, Change.STEER, f"steered into {turn.id}", wall, answer=turn.answer)
                 continue
-            item.seen_by = "" if turn.forget or not got else turn.id
+            item.seen_by = "" if turn.forget else turn.id
             item.set_body()
             why = (
                 "kept for a turn of its own"
