@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import report
+from bench.catalogue import WORKLOADS
 from bench.rounds import ROOT, Result, SampleError, run
-from bench.workloads import WORKLOADS
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

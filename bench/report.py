@@ -18,6 +18,8 @@ from rich.text import Text
 from bench.rounds import Outcome, Result
 from bench.workloads import Numbers
 
+OTHERS = ("floor", "semaphore", "a3s", "raw", "huey", "dbos")
+"""Cases that are not Laneway, by how their names begin."""
 VERDICTS = {True: Text("PASS", "bold green"), False: Text("FAIL", "bold red"), None: Text("")}
 
 
@@ -75,7 +77,9 @@ def _describe(best: Numbers) -> str:
         match metric:
             case "seconds_per_job":
                 parts.append(f"{1 / value:,.0f} jobs/s ({value * 1e6:,.2f} µs each)")
-            case "wall_per_job":
+            case "seconds_per_message":
+                parts.append(f"{1 / value:,.0f} messages/s ({value * 1e6:,.2f} µs each)")
+            case "wall_per_job" | "wall_per_message":
                 pass
             case "seconds_per_cancel":
                 parts.append(f"{value * 1e6:,.2f} µs per cancel")
@@ -144,10 +148,11 @@ def write_plot(path: Path, results: Sequence[Result]) -> None:
     from matplotlib import pyplot
 
     rates = [
-        (f"{result.workload}: {case}", 1 / best["seconds_per_job"])
+        (f"{result.workload}: {case}", 1 / best[metric])
         for result in results
         for case, best in result.best.items()
-        if "seconds_per_job" in best
+        for metric in ("seconds_per_job", "seconds_per_message")
+        if metric in best
     ]
     gates = [outcome for result in results for outcome in result.outcomes if outcome.passed is not None]
     rows = max(len(rates), len(gates), 3)
@@ -167,10 +172,7 @@ def _plot_rates(axes: Any, rates: Sequence[tuple[str, float]]) -> None:
     axes.set_xscale("log")
     names = [name for name, _ in rates]
     values = [rate for _, rate in rates]
-    ours = [
-        "#9aa5b1" if "floor" in name.split(": ")[1] or "semaphore" in name or "a3s: a3s" in name else "#2f6f9f"
-        for name in names
-    ]
+    ours = ["#9aa5b1" if name.partition(": ")[2].startswith(OTHERS) else "#2f6f9f" for name in names]
     bars = axes.barh(range(len(names)), values, color=ours, height=0.65)
     axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4, fontsize=8)
     axes.set_yticks(range(len(names)), names, fontsize=8)

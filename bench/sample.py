@@ -6,7 +6,8 @@ import asyncio
 import json
 import sys
 
-from bench.measures import MEASURES, CountingSelector
+from bench.catalogue import MEASURES
+from bench.measures import CountingSelector
 from bench.workloads import Numbers
 
 

@@ -1,12 +1,11 @@
-"""Which cases are measured together, which ratios come of them, and which ratios are gates."""
+"""Which cases are measured together, which ratios come of them, and which are gates: lanes in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ("WORKLOADS", "Case", "Numbers", "Ratio", "Workload")
+__all__ = ("LANES_WORKLOADS", "Case", "Numbers", "Ratio", "Workload")
 
 Numbers = dict[str, float]
 
@@ -294,6 +293,4 @@ IDLE: Final = Workload(
     rounds=1,
 )
 
-WORKLOADS: Final[Mapping[str, Workload]] = {
-    workload.name: workload for workload in (FLOOR, A3S, LEVELS, SESSIONS, DEPTH, LANES, MEMORY, PICKUP, CANCEL, IDLE)
-}
+LANES_WORKLOADS: Final = (FLOOR, A3S, LEVELS, SESSIONS, DEPTH, LANES, MEMORY, PICKUP, CANCEL, IDLE)

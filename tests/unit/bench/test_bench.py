@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bench import __main__ as command
-from bench import report
-from bench.measures import MEASURES
+from bench import durable, measures, report
+from bench.catalogue import MEASURES, WORKLOADS
+from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, take_sample
 from bench.sample import take
-from bench.workloads import WORKLOADS, Case, Numbers, Ratio, Workload
+from bench.workloads import LANES_WORKLOADS, Case, Numbers, Ratio, Workload
 
 SMALL = {"noop_a3s": 2, "lanes_plain": 7, "lanes_floor": 7, "lanes_all_on": 7, "idle_lanes": 50}
+SMALL_DURABLE = {
+    "accept_thousand": 1_000,
+    "accept_thousand_idle": 1_000,
+    "jobs_dbos": 3,
+    "jobs_huey": 10,
+    "pickup_dbos": 1,
+    "pickup_huey": 2,
+    "restart_inbox": 300,
+    "sessions_inbox": 10,
+    "memory_inbox": 20,
+}
 
 TOY = Workload(
     name="toy",
@@ -55,12 +68,20 @@ def run_toy() -> tuple[Result, list[tuple[str, int]]]:
     return run(TOY, take=sample), asked
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("measure", measures.MEASURES)
 def test_every_measure_gives_numbers(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.measures.LANES_JOBS", 300)
     monkeypatch.setattr("bench.measures.DEPTH_JOBS_LEAST", 400)
     monkeypatch.setattr("bench.measures.CANCEL_JOBS_LEAST", 400)
     numbers = take(measure, SMALL.get(measure, 200))
+    assert numbers
+    assert all(value >= 0 for value in numbers.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", durable.MEASURES)
+def test_every_durable_measure_gives_numbers(measure: str) -> None:
+    numbers = take(measure, SMALL_DURABLE.get(measure, 100))
     assert numbers
     assert all(value >= 0 for value in numbers.values())
 
@@ -105,18 +126,27 @@ def test_every_ratio_names_cases_and_measures_that_exist() -> None:
             assert ratio.under is None or ratio.under.rpartition(".")[0] in cases
 
 
-def test_every_gate_of_the_brief_is_there() -> None:
-    gates = {(r.name, r.gate, r.limit) for w in WORKLOADS.values() for r in w.ratios if r.gate}
-    assert {(gate, limit) for _, gate, limit in gates} == {
-        (">=", 0.5),
-        (">=", 500),
-        ("<=", 1.5),
-        ("<=", 2.5),
-        ("<=", 700),
-        ("<=", 20),
-        ("<=", 0),
-    }
-    assert len(gates) == 8
+LIMITS_OF_LANES = {(">=", 0.5), (">=", 500), ("<=", 1.5), ("<=", 2.5), ("<=", 700), ("<=", 20), ("<=", 0)}
+LIMITS_OF_DURABLE_WORK = {(">=", 10_000), (">=", 0.2), (">=", 3), (">=", 40), ("<=", 2), ("<=", 3), ("<=", 16)}
+
+
+@pytest.mark.parametrize(
+    ("workloads", "limits", "count"),
+    [(LANES_WORKLOADS, LIMITS_OF_LANES, 8), (DURABLE_WORKLOADS, LIMITS_OF_DURABLE_WORK, 10)],
+)
+def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[str, float]], count: int) -> None:
+    gates = {(r.name, r.gate, r.limit) for w in workloads for r in w.ratios if r.gate}
+    assert {(gate, limit) for _, gate, limit in gates} == limits
+    assert len(gates) == count
+
+
+def test_workloads_have_names_of_their_own() -> None:
+    assert len(WORKLOADS) == len(LANES_WORKLOADS) + len(DURABLE_WORKLOADS)
+    assert len(MEASURES) == len(measures.MEASURES) + len(durable.MEASURES)
+
+
+def test_of_rates_the_highest_counts() -> None:
+    assert best_of([{"accepted_per_second": 9.0}, {"accepted_per_second": 12.0}]) == {"accepted_per_second": 12.0}
 
 
 def test_table_json_and_picture_are_made(tmp_path: Path) -> None:

@@ -1,0 +1,18 @@
+"""Everything there is to measure: the workloads in the order they run, and the measures by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from bench import durable, measures
+from bench.durable_workloads import DURABLE_WORKLOADS
+from bench.measures import Measure
+from bench.workloads import LANES_WORKLOADS, Workload
+
+__all__ = ("MEASURES", "WORKLOADS")
+
+WORKLOADS: Final[Mapping[str, Workload]] = {
+    workload.name: workload for workload in (*LANES_WORKLOADS, *DURABLE_WORKLOADS)
+}
+MEASURES: Final[Mapping[str, Measure]] = {**measures.MEASURES, **durable.MEASURES}
