@@ -22,19 +22,23 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, is_typeddict
+from typing import Any, Final, get_type_hints, is_typeddict
 
 import laneway
-from laneway import errors, events, records, system
-from laneway.errors import ConfigError
+from laneway import errors, events, records, rows, system
+from laneway.errors import UsageError
+from laneway.kernel import directives
 from laneway.kernel.jobs import TRANSITIONS, Trigger
+from laneway.kernel.messages import MESSAGE_TRANSITIONS, Change
 from laneway.lanes import GATEWAY_LANES, TOOL_LANES
+from laneway.mail import MessageState, Mode, TurnState
 from laneway.records import JobState, WaitReason
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 BENCH: Final = ROOT / "bench" / "results" / "latest.json"
 NOTICE: Final = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->"
+WORDS: Final[dict[str, Any]] = tomllib.loads((DOCS / "words.toml").read_text(encoding="utf-8"))
 SIGNATURE_MAX: Final = 100
 ALIASES: Final = {"Jobs": "list[Job[Any]]", "Letters": "list[DeadLetter]"}  # where `list` is the name of a method
 
@@ -118,56 +122,20 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def intro(name: str) -> str:
+    """The first words of a page."""
+    return str(WORDS["intros"][name]).strip()
+
+
 def comments_of(kind: type[enum.Enum]) -> dict[str, str]:
     """What the code says beside each member of an enum."""
     found = re.findall(r"^    (\w+) = .*?  # (.*)$", inspect.getsource(kind), re.MULTILINE)
     return dict(found)
 
 
-API_INTRO: Final = (
-    "Everything here is imported from `laneway`. Events are in `laneway.events` ([events](events.md)), fakes for your "
-    "tests in `laneway.testing` (below). The exceptions have [a page of their own](errors.md), and so have the "
-    "[settings](settings.md)."
-)
-SETTINGS_INTRO: Final = (
-    "Settings check themselves when they are made. A value out of range is refused with `ConfigError`, and what was in "
-    "force stays in force. Times are whole milliseconds; the longest is ten years. `True`, `1.0`, NaN and text are not "
-    "whole numbers."
-)
-EVENTS_INTRO: Final = (
-    "Events come from `lanes.subscribe(…)`; see [watch](../howto/watch.md). Their classes are in `laneway.events`. A "
-    "`type` never changes its meaning."
-)
-ERRORS_INTRO: Final = (
-    "Every exception of Laneway is a `LanewayError`. Its class says who has to do something about it. It has a stable "
-    "`code`, a `message`, a `hint` that names the way out, and the facts as attributes."
-)
-CLI_INTRO: Final = (
-    'The command line is an extra: `pip install "laneway[cli]"`. Errors are one line on standard error; the exit code '
-    "says [whose turn it is](errors.md#reactions)."
-)
-
-
 # ---- pages of the reference -------------------------------------------------------------------------------
 
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Lanes": ("Lanes", "LaneScope", "JobOptions"),
-    "What you hold": ("Job", "Slot", "AbortSignal", "Subscription", "DeadLetters"),
-    "Settings": ("LaneConfig", "Group", "RetryPolicy", "RateLimit", "Boost", "BoostStep"),
-    "Words": ("Priority", "Effect", "JobState", "WaitReason", "JobId"),
-    "Answers": (
-        "Explanation",
-        "JobInfo",
-        "Stats",
-        "LaneStats",
-        "LaneMetrics",
-        "HistogramStats",
-        "Snapshot",
-        "DeadLetter",
-        "DrainReport",
-    ),
-    "Host": ("HostEnv", "FixedClock", "SequentialIdGenerator"),
-}
+GROUPS: Final[Mapping[str, list[str]]] = WORDS["api"]
 ERRORS: Final = frozenset(
     name
     for name in laneway.__all__
@@ -175,6 +143,10 @@ ERRORS: Final = frozenset(
 )
 
 
+# What nobody makes by hand.
+NOT_MADE: Final = frozenset(
+    {"Child", "DeadLetters", "History", "Job", "LaneScope", "Slot", "Store", "Subscription", "Turn"}
+)
 # Public for the engine only.
 INNER: Final = frozenset(
     {
@@ -182,6 +154,10 @@ INNER: Final = frozenset(
         "AbortSignal.listen",
         "DeadLetters.keep",
         "Job.settle",
+        "LaneScope.engine",
+        "MemoryDisk.next_seq",
+        "MemoryDisk.owners_of",
+        "MemoryDisk.write",
         "Subscription.push",
         "Subscription.wants",
     }
@@ -193,19 +169,14 @@ def api_page() -> str:
     listed = {name for names in GROUPS.values() for name in names} | ERRORS
     if listed != set(laneway.__all__):
         raise SystemExit(f"docs/generate.py: public names in no group, or gone: {listed ^ set(laneway.__all__)}")
-    out = [
-        "# API",
-        NOTICE,
-        API_INTRO,
-    ]
+    out = ["# API", NOTICE, intro("api")]
     for title, names in GROUPS.items():
         out += [f"## {title}", *(block for name in names for block in class_blocks(name, getattr(laneway, name)))]
-    out.append("## Testing")
-    out.append("From `laneway.testing` and `laneway.sim.loop`; see [test your code](../howto/test-your-code.md).")
-    testing = importlib.import_module("laneway.testing")
-    for name in testing.__all__:
-        out += class_blocks(name, getattr(testing, name))
-    out += class_blocks("run_sim", importlib.import_module("laneway.sim.loop").run_sim)
+    for title, section in WORDS["more"].items():
+        out += [f"## {title}", section["says"]]
+        for module, names in list(section.items())[1:]:
+            there = importlib.import_module(module)
+            out += [block for name in names for block in class_blocks(name, getattr(there, name))]
     return page(out)
 
 
@@ -214,7 +185,7 @@ def class_blocks(name: str, thing: Any) -> Iterator[str]:
     yield f"### {name}"
     if not inspect.isclass(thing):
         if inspect.isfunction(thing):
-            yield code(signature_of(name, thing))
+            yield code(signature_of(name, thing, prefix=_def(thing)))
             yield doc_of(thing)
         else:
             yield f"`{name} = NewType({name!r}, {thing.__supertype__.__name__})`: text that identifies a job."
@@ -228,6 +199,8 @@ def class_blocks(name: str, thing: Any) -> Iterator[str]:
             ["member", "value", "meaning"] if filled else ["member", "value"],
             rows if filled else [row[:2] for row in rows],
         )
+        for member, value in public_members(thing):
+            yield from member_blocks(name, member, value)
         return
     yield doc_of(thing)
     if is_typeddict(thing):
@@ -236,12 +209,33 @@ def class_blocks(name: str, thing: Any) -> Iterator[str]:
         return
     if dataclasses.is_dataclass(thing) and "__init__" not in _own_source_names(thing):
         yield from field_blocks(thing)
-    elif name not in {"Job", "Slot", "Subscription", "DeadLetters", "LaneScope"}:
+    elif hasattr(thing, "_fields"):
+        hints = get_type_hints(thing)
+        yield table(["field", "type"], [(f"`{one}`", f"`{annotation_of(hints[one])}`") for one in thing._fields])
+    elif name not in NOT_MADE:
         yield code(signature_of(name, thing.__init__, prefix="").replace(" -> None: ...", ""))
+    yield from attribute_blocks(name, thing)
     shared = [base.__name__ for base in thing.__bases__ if base.__name__ in laneway.__all__]
     yield from (f"It has everything that [{base}](#{base.lower()}) has, and:" for base in shared)
     for member, value in public_members(thing):
         yield from member_blocks(name, member, value)
+
+
+def attribute_blocks(name: str, thing: type) -> Iterator[str]:
+    """The attributes that an object gets when it is made, where there are words for them."""
+    words: dict[str, str] = WORDS["attributes"].get(name, {})
+    if not words:
+        return
+    found = set(
+        re.findall(r"^        self\.([a-z]\w*)(?:: [^=\n]+)?(?: = |, )", inspect.getsource(thing), re.MULTILINE)
+    )
+    if found != set(words):
+        raise SystemExit(f"docs/words.toml: {name} has other attributes: {found ^ set(words)}")
+    yield table(["attribute", "what it is"], [(f"`{one}`", said) for one, said in words.items()])
+
+
+def _def(fn: Any) -> str:
+    return "async def " if inspect.iscoroutinefunction(fn) else "def "
 
 
 def _own_source_names(thing: type) -> set[str]:
@@ -286,13 +280,19 @@ def member_blocks(owner: str, member: str, value: Any) -> Iterator[str]:
         if isinstance(value, staticmethod)
         else ""
     )
-    text = signature_of(member, fn, prefix="async def " if inspect.iscoroutinefunction(fn) else "def ")
+    text = signature_of(member, fn, prefix=_def(fn))
     yield code(mark + re.sub(r"\(cls(, )?", "(", text).replace("    cls,\n", ""))
     yield doc_of(fn)
 
 
+async def answer(turn: laneway.Turn) -> None:
+    """A handler, for settings that need one."""
+
+
 SETTINGS: Final[Mapping[str, tuple[Any, dict[str, Any]]]] = {
     "Lanes": (laneway.Lanes, {}),
+    "Inbox": (laneway.Inbox, {"handler": answer}),
+    "QueueOptions": (laneway.QueueOptions, {}),
     "LaneConfig": (records.LaneConfig, {}),
     "Group": (records.Group, {"cap": 1, "lanes": ["a"]}),
     "RetryPolicy": (records.RetryPolicy, {}),
@@ -306,11 +306,7 @@ SETTINGS: Final[Mapping[str, tuple[Any, dict[str, Any]]]] = {
 def settings_page() -> str:
     """Every setting with its default and its range; the ranges are what the code says when it refuses."""
     words: dict[str, dict[str, str]] = tomllib.loads((DOCS / "settings.toml").read_text(encoding="utf-8"))
-    out = [
-        "# Settings",
-        NOTICE,
-        SETTINGS_INTRO,
-    ]
+    out = ["# Settings", NOTICE, intro("settings")]
     for name, (thing, needed) in SETTINGS.items():
         parameters = dict(inspect.signature(thing.__init__).parameters)
         del parameters["self"]
@@ -343,11 +339,15 @@ def range_of(thing: Any, parameter: inspect.Parameter, needed: Mapping[str, Any]
     """What the code says when the value is nonsense."""
     try:
         thing(**{**needed, parameter.name: Nonsense()})
-    except ConfigError as refusal:
+    except UsageError as refusal:
         said = refusal.message.partition(", not NONSENSE")[0].replace(f"{records.DURATION_MAX_MS:,}", "ten years")
-        said = re.sub(r"^.*?(?:must be|must map|maps|is) (?=a |an |True|'|names|lanes)", "", said)
+        if said.startswith("there is no"):
+            said = f"{refusal.hint}"
+        said = re.sub(r"^.*?(?:must be|must map|maps|is) (?=a |an |True|'|names|lanes|text)", "", said)
         said = re.sub(r"^a (?:whole )?number from ", "", said).replace("'", "`")
         return said if parameter.default is not None or "None" in said else f"{said}, or None"
+    except AttributeError:
+        return "–"
     return "–"
 
 
@@ -358,39 +358,40 @@ class Nonsense:
         return "NONSENSE"
 
 
+EVENT_GROUPS: Final[Mapping[str, type[events.Event]]] = {
+    "Messages": events.MessageEvent,
+    "Turns": events.TurnEvent,
+    "Approvals": events.ApprovalEvent,
+    "Sub-agents": events.ChildEvent,
+    "Sessions and schedules": events.SessionEvent,
+    "Jobs": events.JobEvent,
+    "Lanes": events.LaneEvent,
+    "The whole": events.Event,
+}
+
+
 def events_page() -> str:
-    """Every event with its fields."""
-    stamp = names_of(events.Event)
-    shared = (
-        f"Every event has {fields_words(events.Event, ())}, the time of the wall clock. Events of jobs also have "
-        f"{fields_words(events.JobEvent, stamp)}. Events of lanes also have {fields_words(events.LaneEvent, stamp)}."
-    )
-    out = [
-        "# Events",
-        NOTICE,
-        EVENTS_INTRO,
-        shared,
-        table(
-            ["type", "class", "what has happened", "more fields"],
-            [
-                (f"`{kind.type}`", f"`{kind.__name__}`", first_line(kind), fields_words(kind, common_to(kind)) or "–")
-                for kind in events.EVENT_TYPES.values()
-            ],
-        ),
-    ]
+    """Every event with its fields, those that share fields together."""
+    left = dict(events.EVENT_TYPES)
+    out = ["# Events", NOTICE, intro("events"), f"Every event has {fields_words(events.Event, ())}: the wall clock."]
+    session = fields_words(events.SessionEvent, names_of(events.Event))
+    out.append(f"Events of an inbox also have {session}. Those with a `seq` are kept, and can be read again.")
+    for title, family in EVENT_GROUPS.items():
+        kinds = [left.pop(name) for name, kind in list(left.items()) if issubclass(kind, family)]
+        known = names_of(events.SessionEvent if issubclass(family, events.SessionEvent) else events.Event)
+        more = fields_words(family, known)
+        rows = [
+            (f"`{kind.type}`", f"`{kind.__name__}`", first_line(kind), fields_words(kind, names_of(family)) or "–")
+            for kind in kinds
+        ]
+        out += [f"## {title}", f"All of them have {more}." if more else ""]
+        out.append(table(["type", "class", "what has happened", "more fields"], rows))
     return page(out)
 
 
 def names_of(kind: Any) -> tuple[str, ...]:
     """The names of the fields of a record."""
     return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def common_to(kind: type[events.Event]) -> tuple[str, ...]:
-    """The fields that an event shares with its relatives."""
-    return next(
-        names_of(known) for known in (events.JobEvent, events.LaneEvent, events.Event) if issubclass(kind, known)
-    )
 
 
 def fields_words(kind: Any, without: Iterable[str]) -> str:
@@ -403,13 +404,13 @@ def errors_page() -> str:
     """The tree, what to do about each error, and what the outside sees of it."""
     drawn = doc_of(errors).partition("```text\n")[2].partition("```")[0].rstrip()
     drawn_names = set(re.findall(r"^[│├└─ ]*(\w+Error)\b", drawn, re.MULTILINE))
-    known = {name for name in ERRORS if name.endswith("Error")}
+    known = {name for name in ERRORS if issubclass(getattr(laneway, name), errors.LanewayError)}
     if drawn_names != known:
         raise SystemExit(f"the tree in errors.py and laneway.__all__ differ: {drawn_names ^ known}")
     out = [
         "# Errors",
         NOTICE,
-        ERRORS_INTRO,
+        intro("errors"),
         f"```text\n{drawn}\n```",
         "Exceptions of your own functions are not wrapped: `await job` raises them as they are, with a note.",
         "## Reactions",
@@ -430,7 +431,7 @@ def errors_page() -> str:
             ],
         ),
         "## Signals",
-        "Not errors: a job raises them to steer itself. See [retry](../howto/retry-and-dead-letters.md).",
+        intro("signals"),
         table(
             ["signal", "meaning"],
             [
@@ -469,24 +470,29 @@ def cli_page() -> str | None:
         command: Any = importlib.import_module("typer.main").get_command(app)
     except ImportError:
         return None
-    out = [
-        "# Command line",
-        NOTICE,
-        CLI_INTRO,
-        f"## laneway\n\n{command.help}",
-        options_table(command),
-    ]
+    out = ["# Command line", NOTICE, intro("cli"), f"## laneway\n\n{command.help}", options_table(command)]
     for name, each in sorted(command.commands.items()):
-        arguments = "".join(
-            f" {one.make_metavar(_context(each))}" for one in each.params if one.param_type_name == "argument"
-        )
-        out += [f"## laneway {name}", f"```console\n$ laneway {name} [OPTIONS]{arguments}\n```"]
-        out += [inspect.cleandoc(each.help or "").replace("\b\n", ""), options_table(each)]
+        out += command_blocks(f"laneway {name}", each)
     return page([block for block in out if block])
 
 
-def _context(command: Any) -> Any:
-    return command.context_class(command)
+def command_blocks(name: str, command: Any) -> Iterator[str]:
+    """A command, or a group of them."""
+    yield f"## {name}"
+    inner = getattr(command, "commands", {})
+    if not inner:
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        shown = "".join(f" {_argument(one)}" for one in arguments)
+        yield f"```console\n$ {name} [OPTIONS]{shown}\n```"
+    yield inspect.cleandoc(command.help or "").replace("\b\n", "")
+    yield options_table(command)
+    for verb, each in sorted(inner.items()):
+        yield from (block.replace("## ", "### ", 1) for block in command_blocks(f"{name} {verb}", each))
+
+
+def _argument(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper() + ("..." if argument.nargs != 1 else "")
+    return name if argument.required else f"[{name}]"
 
 
 def options_table(command: Any) -> str:
@@ -501,6 +507,57 @@ def options_table(command: Any) -> str:
     return table(["option", "what it does", "default"], rows) if rows else ""
 
 
+def commands_page() -> str:
+    """The grammar of the commands in chat, and who may give them."""
+    grammar = doc_of(directives).partition("```text\n")[2].partition("```")
+    rest = grammar[2].strip()
+    out = ["# Commands in chat", NOTICE, intro("commands"), f"```text\n{grammar[0].rstrip()}\n```", rest]
+    options = [(f"`{name}`", *words) for name, words in WORDS["queue"].items()]
+    out += ["## Options of /queue", table(["option", "values", "meaning"], options), "## Modes", modes()]
+    out += ["## Who may give them", intro("rights"), rights()]
+    return page(out)
+
+
+def rights() -> str:
+    """Every command with what it does and the right it needs."""
+    samples: dict[type[Any], dict[str, Any]] = {
+        directives.QueueSet: {"options": laneway.QueueOptions()},
+        directives.Inline: {"options": laneway.QueueOptions(), "text": ""},
+        directives.SendAs: {"mode": Mode.STEER, "text": ""},
+        directives.QueueCancel: {"message_id": ""},
+        directives.Approve: {"approval_id": ""},
+        directives.Deny: {"approval_id": ""},
+    }
+    kinds = [kind for kind in directives.Directive.__args__ if kind is not directives.Invalid]
+    rows = []
+    for kind in kinds:
+        typed, _, does = first_line(kind).partition(": ")
+        right = directives.required_right(kind(**samples.get(kind, {})))
+        rows.append((typed, does.removesuffix("."), f"`{right}`" if right else "anybody"))
+    return table(["command", "what it does", "right"], rows)
+
+
+def tables_page() -> str:
+    """The tables of a store, from the statements that make them."""
+    sql = (ROOT / "src" / "laneway" / "stores" / "sql" / "0001_rows.sql").read_text(encoding="utf-8")
+    found = dict(re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", sql, re.DOTALL))
+    if set(found) != set(WORDS["tables"]):
+        raise SystemExit(f"docs/words.toml: other tables: {set(found) ^ set(WORDS['tables'])}")
+    kinds = {"messages": rows.MessageRow, "states": rows.StateRow, "events": rows.EventRow, "entries": rows.EntryRow}
+    out = ["# Stored tables", NOTICE, intro("tables")]
+    for name, columns in found.items():
+        typed = re.findall(r"^    ([a-z]\w*) (TEXT|INTEGER)", columns, re.MULTILINE)
+        said = " Key:" + doc_of(kinds[name]).partition("Key:")[2] if name in kinds else ""
+        cells = [(f"`{column}`", kind.lower()) for column, kind in typed]
+        out += [f"## {name}", WORDS["tables"][name] + said, table(["column", "type"], cells)]
+    return page(out)
+
+
+def config_page() -> str | None:
+    """Every setting of a configuration file, from its declaration."""
+    return str(importlib.import_module("laneway.config").reference_page())
+
+
 def page(blocks: Iterable[str]) -> str:
     """Blocks with blank lines between them."""
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -508,18 +565,8 @@ def page(blocks: Iterable[str]) -> str:
 
 # ---- blocks inside pages ----------------------------------------------------------------------------------
 
-TRIGGERS: Final[Mapping[Trigger, str]] = {
-    Trigger.BECOME_DUE: "the clock: its delay or its back-off is over",
-    Trigger.START: "the scheduler: a slot and everything else it needs is free",
-    Trigger.LEND: "the job itself: it waits for another job or slot",
-    Trigger.TAKE_BACK: "the scheduler: the wait is over and everything lent can be had",
-    Trigger.SUCCEED: "its function returned",
-    Trigger.FAIL: "its function raised and there is no retry policy",
-    Trigger.CANCEL: "a caller, an `AbortSignal`, a drain, or closing",
-    Trigger.TIME_OUT: "the clock: `wait_timeout_ms` or `timeout_ms`",
-    Trigger.RETRY: "its function raised and has attempts left, or it raised `RetryLater`",
-    Trigger.DIE: "its retries are used up, or it raised `GiveUp`",
-}
+TRIGGERS: Final = {Trigger[name]: words for name, words in WORDS["triggers"].items()}
+CHANGES: Final = {Change[name]: words for name, words in WORDS["changes"].items()}
 
 
 def job_states() -> str:
@@ -541,6 +588,56 @@ def job_states() -> str:
     movers = [(str(trigger), TRIGGERS[trigger]) for trigger in Trigger]
     states = table(["state", "meaning", "reached by"], rows)
     return "\n\n".join([diagram, states, "Who moves a job:", table(["change", "who or what"], movers)])
+
+
+def message_states() -> str:
+    """The states of a message and the ways between them, from the table that decides."""
+    moves: dict[tuple[str, str], list[str]] = {}
+    for (state, change), target in MESSAGE_TRANSITIONS.items():
+        # Waiting messages can end in the same ways, wherever they wait: one node for them keeps the picture readable.
+        waits = target.is_final and all((one, change) in MESSAGE_TRANSITIONS for one in WAITING)
+        moves.setdefault(("waiting" if waits else str(state), str(target)), []).append(_said(change))
+    arrows = [f"    {start} --> {end}: {', '.join(dict.fromkeys(words))}" for (start, end), words in moves.items()]
+    anywhere = f'    state "{", ".join(WAITING)}" as waiting'
+    ends = [f"    {state} --> [*]" for state in MessageState if state.is_final]
+    diagram = "\n".join(
+        ["```mermaid", "stateDiagram-v2", "    [*] --> queued: submit", *arrows, anywhere, *ends, "```"]
+    )
+    comments = {**comments_of(MessageState), "QUEUED": "waits for a turn", "RUNNING": "a turn is at work on it"}
+    states = []
+    for state in MessageState:
+        into = dict.fromkeys(_said(change) for (_, change), target in MESSAGE_TRANSITIONS.items() if target is state)
+        begun = ["submit"] if state is MessageState.QUEUED else []
+        final = "yes" if state.is_final else ""
+        states.append((f"`{state}`", final, comments[state.name], ", ".join([*begun, *into])))
+    movers = [(_said(change), CHANGES[change]) for change in Change]
+    listed = table(["state", "final", "meaning", "reached by"], states)
+    return "\n\n".join([diagram, listed, "Who or what moves a message:", table(["change", "who or what"], movers)])
+
+
+WAITING: Final = (MessageState.QUEUED, MessageState.PARKED, MessageState.HELD)
+
+
+def _said(change: Change) -> str:
+    return change.value.replace("_", " ")
+
+
+def modes() -> str:
+    """Every mode in one line, with its other names."""
+    comments = comments_of(Mode)
+    names = importlib.import_module("laneway.config.settings").MODE.aliases
+    rows = []
+    for mode in Mode:
+        others = [f"`{name}`" for name in names if Mode.parse(name) is mode]
+        rows.append((f"`{mode}`", comments[mode.name], ", ".join(others)))
+    return table(["mode", "a message that comes while the session is busy", "also"], rows)
+
+
+def turn_states() -> str:
+    """The states of a turn."""
+    words = WORDS["turn_states"]
+    rows = [(f"`{state}`", "yes" if state.is_final else "", words[state.name]) for state in TurnState]
+    return table(["state", "final", "meaning"], rows)
 
 
 def wait_reasons() -> str:
@@ -586,6 +683,10 @@ def modules() -> str:
 
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "job-states": job_states,
+    "message-states": message_states,
+    "modes": modes,
+    "turn-states": turn_states,
+    "rights": rights,
     "wait-reasons": wait_reasons,
     "presets": presets,
     "layers": layers,
@@ -597,24 +698,13 @@ PAGES: Final[Mapping[str, Callable[[], str | None]]] = {
     "reference/events.md": events_page,
     "reference/errors.md": errors_page,
     "reference/cli.md": cli_page,
+    "reference/commands.md": commands_page,
+    "reference/tables.md": tables_page,
+    "reference/config.md": config_page,
 }
 
 
 # ---- measured numbers -------------------------------------------------------------------------------------
-
-MEASURED: Final[tuple[tuple[str, str, str], ...]] = (
-    (
-        "floor",
-        "of the floor",
-        "Speed of no-op jobs against the least code that could do it (a heap, a counter, a task)",
-    ),
-    ("floor", "of a semaphore", "The same against a bare `asyncio.Semaphore`, which has no order, states or reasons"),
-    ("depth", "cost at 1M queued, of 10k", "Cost of a job with 1,000,000 queued against 10,000 queued"),
-    ("lanes", "cost with 10,000 lanes, of 10", "Cost of a job with 10,000 lanes against 10 lanes"),
-    ("cancel", "cost of a cancel at 100k, of 1k", "Cost of a cancel with 100,000 queued against 1,000 queued"),
-    ("memory", "bytes per queued job", "Memory of a queued job with its handle"),
-    ("idle", "wake-ups when idle", "Wake-ups while there is nothing to do"),
-)
 
 
 def bench_table() -> str:
@@ -630,7 +720,7 @@ def bench_table() -> str:
         rows.append(
             ("From submit to the first line of the job, idle (p50)", f"{speeds['pickup']['lanes']['p50_us']:.0f} µs")
         )
-    for workload, name, words in MEASURED:
+    for workload, name, words in WORDS["measured"]["rows"]:
         if (workload, name) in found:
             one = found[workload, name]
             value = one["value"]

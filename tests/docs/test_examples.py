@@ -14,6 +14,23 @@ LINES_MAX = 60
 EXPECTED = {
     "cancel_and_timeouts.py": ["JobCancelledError", "JobAbortedError", "WaitTimeoutError", "JobTimeoutError"],
     "hello_lanes.py": ["3 run, 3 wait", "['ROAD', 'RAIL', 'RIVER']"],
+    "inbox_approval.py": [
+        "it needs the right 'approve'",
+        "Deployed main, approved by olga",
+        "Not deployed: denied by olga",
+    ],
+    "inbox_modes.py": ["I heard: by train, in May, no, in June", "superseded", "rejected", "steered    succeeded"],
+    "inbox_restart.py": [
+        "ended with -9",
+        "known already",
+        "told to ada: Your message",
+        "re: three",
+        "retried: re: the long",
+    ],
+    "inbox_steer.py": [
+        "delete logs: [Skipped: user sent new message",
+        "I did: read files, list files (steered, succeeded)",
+    ],
     "limiter.py": ["Agent: 3/3 (4 queued)", "Agent: 4/4", "2 cancelled", "Agent: 0/4"],
     "nested_jobs.py": ["roads(roads.1(roads.1.1, roads.1.2), roads.2(roads.2.1, roads.2.2))", "refused: "],
     "rate_limit.py": ["next token in", "429 from the provider", "question 7 answered"],

@@ -10,7 +10,10 @@ import pytest
 import laneway
 from docs import generate
 from laneway.events import EVENT_TYPES
+from laneway.kernel import directives
 from laneway.kernel.jobs import TRANSITIONS, Trigger
+from laneway.kernel.messages import MESSAGE_TRANSITIONS, Change
+from laneway.mail import MessageState, Mode, TurnState
 from laneway.records import WaitReason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +47,27 @@ def test_every_event_type_is_in_the_reference() -> None:
 
 def test_every_change_of_a_job_has_somebody_who_makes_it() -> None:
     assert set(generate.TRIGGERS) == set(Trigger) == {trigger for _, trigger in TRANSITIONS}
+
+
+def test_every_change_of_a_message_has_somebody_who_makes_it() -> None:
+    assert set(generate.CHANGES) == set(Change) == {change for _, change in MESSAGE_TRANSITIONS}
+
+
+def test_the_diagram_of_messages_shows_every_state_and_every_change() -> None:
+    block = generate.message_states()
+    diagram = block.partition("```mermaid")[2].partition("```")[0]
+    assert [state for state in MessageState if str(state) not in diagram] == []
+    assert [change for change in Change if change.value.replace("_", " ") not in diagram] == []
+
+
+def test_every_state_of_a_turn_has_a_meaning() -> None:
+    assert set(generate.WORDS["turn_states"]) == set(TurnState.__members__)
+
+
+def test_every_mode_and_every_command_is_in_the_reference() -> None:
+    page = (REFERENCE / "commands.md").read_text(encoding="utf-8")
+    assert [mode for mode in Mode if f"| `{mode}` |" not in page] == []
+    assert [name for name in directives._READERS if f"/{name}" not in page] == []  # noqa: SLF001 - the table itself
 
 
 def test_every_reason_to_wait_has_a_meaning() -> None:
