@@ -17,6 +17,7 @@ from laneway.errors import StoreUnavailableError
 from laneway.rows import Batch, BatchResult, Owner, StateRow
 from laneway.runtime.job_writes import OUTCOME_PATIENCE_MS
 from laneway.stores import MemoryDisk, MemoryStore
+from laneway.stores.memory import MemoryHistory
 from laneway.testing.faults import FaultyStore
 from tests.durable_stage import Mortal, Worker, durable_lanes, lifetimes, open_for_good, rows_of
 from tests.stage import now_ms, passing, simulated
@@ -106,6 +107,31 @@ async def test_what_nobody_can_look_up_is_refused_and_forgotten_when_the_store_i
         await passing(10_000)
         assert rows_of(disk) == {}
     assert worker.began == []
+
+
+@simulated
+async def test_a_job_of_which_nobody_knows_yet_whether_it_was_taken_writes_nothing() -> None:
+    """It gets its slot while somebody looks into the store: its start must not be stored after that."""
+    disk, worker = MemoryDisk(), Worker()
+
+    class SlowToRead(MemoryHistory):
+        async def state(self, kind: str, row_id: str) -> StateRow | None:
+            found = await super().state(kind, row_id)
+            await passing(50)
+            return found
+
+    inner = MemoryStore(disk)
+    inner._history = SlowToRead(inner)  # noqa: SLF001 - a slow disk
+    store = FaultyStore(inner)
+    async with durable_lanes(store) as lanes:
+        worker.register(lanes)
+        lanes.submit("one", worker.work, "plain", 20)
+        store.fail_next("before")
+        with pytest.raises(StoreUnavailableError):
+            await lanes.enqueue("one", "work", "refused")
+        await passing(1_000)
+        assert (lanes.jobs(), rows_of(disk)) == ([], {})
+    assert worker.began == ["plain"]
 
 
 @simulated

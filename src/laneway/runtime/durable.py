@@ -303,6 +303,7 @@ class Durable:
         if error is None:
             self._accept(job)
         else:
+            job.record.doubt = error
             self._watch(self._resolve(job, error))
 
     def _accept(self, job: DurableJob, error: Exception | None = None) -> None:
@@ -324,6 +325,7 @@ class Durable:
             found = known and await writes.store.history.state(KIND, record.id) is not None
         except Exception:  # noqa: BLE001 - the store is down; whatever it raises, nobody knows
             known = False
+        record.doubt = None
         if found and not record.gone:
             self._accept(job)
             return
@@ -437,7 +439,14 @@ class Durable:
             record.gone = True
         writes.write(record, functools.partial(self._settled, job, failure))
 
-    def _settled(self, job: DurableJob, failure: Failure, _error: Exception | None) -> None:
+    def _settled(self, job: DurableJob, failure: Failure, error: Exception | None) -> None:
+        if error is None:
+            self._engine.settle(job, failure)
+        else:
+            self._watch(self._settle_late(job, failure))
+
+    async def _settle_late(self, job: DurableJob, failure: Failure) -> None:
+        await self.writes.recovered(job.record)
         self._engine.settle(job, failure)
 
     # ---- dead letters ----
@@ -554,6 +563,7 @@ class Durable:
         except TimeoutError:
             _log.error("the store did not answer within %s ms; it is closed all the same", CLOSE_PATIENCE_MS)
         finally:
+            writes.shut()
             await writes.store.close()
 
 

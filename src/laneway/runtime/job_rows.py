@@ -100,6 +100,7 @@ class JobRecord:
     end: str = ""
     history: tuple[str, ...] = ()
     replaces: JobRecord | None = None  # the dead letter that it was sent again from
+    doubt: Exception | None = None  # why nobody knows whether it was stored at all; nothing is written meanwhile
 
     def __init__(  # noqa: PLR0913 - what a job is, once and for all
         self,

@@ -63,6 +63,9 @@ class JobWrites:
         if self._closed or self.fenced is not None:
             _tell(then, self.fenced or ClosedError(opened=True))
             return
+        if record.doubt is not None:
+            _tell(then, record.doubt)
+            return
         told = record.told
         if told is None:
             record.told = [then]
@@ -88,13 +91,15 @@ class JobWrites:
         """
         try:
             await self.written(record)
-            return
         except asyncio.CancelledError:
             return
-        except LanewayError as error:
-            if record.id not in self._unwritten:
-                return  # there is no store any more that it could be written to
-            _log.warning("the end of durable job %s is not stored yet: %s", record.id, error)
+        except LanewayError:
+            await self.recovered(record)
+
+    async def recovered(self, record: JobRecord) -> None:
+        """Wait until a record that could not be written is; not for ever, and not past the end of its task."""
+        if record.id not in self._unwritten:
+            return  # there is no store any more that it could be written to
         recovery = self._loop.create_future()
         self._recovering.setdefault(record.id, []).append(recovery)
         try:
@@ -235,6 +240,9 @@ class JobWrites:
         for forgotten in (self._unwritten, self._rewritten, self.held):
             forgotten.clear()
         self._on_fenced(error)
+        self._stop_recovering()
+
+    def _stop_recovering(self) -> None:
         recovering, self._recovering = self._recovering, {}
         for waiter in (waiter for waiters in recovering.values() for waiter in waiters):
             if not waiter.done():
@@ -248,18 +256,25 @@ class JobWrites:
     # ---- ending ----
 
     async def settled(self) -> None:
-        """Wait until everything is written, or has failed."""
+        """Wait until everything is written, or has failed once more; nobody waits for a better store then."""
+        self._stop_timer()
+        self._write_all_again()
         while self._flying is not None or self._group:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(waiter)
             await waiter
+        self._stop_recovering()
+
+    def shut(self) -> None:
+        """Take no more, and leave no timer and nobody waiting."""
+        self._closed = True
+        self._stop_timer()
+        self._stop_recovering()
 
     async def close(self, claim: StateKey) -> None:
-        """Write what is left once more, give back the claim to the workspace, and take no more."""
-        self._stop_timer()
+        """Write what is left, give back the claim to the workspace, and take no more."""
+        await self.settled()
         if self.fenced is None:
-            self._write_all_again()
-            await self.settled()
             batch = Batch(Owner("default", "", ""), self.store.epoch, (), (claim,))
             try:
                 results = await self.store.commit([batch])
@@ -268,8 +283,7 @@ class JobWrites:
                 error = raised
             if error is not None:
                 _log.warning("the claim to the durable jobs was not given back: %s", error)
-        self._closed = True
-        self._stop_timer()
+        self.shut()
         if self._unwritten:
             _log.error("%s rows of durable jobs could not be written", len(self._unwritten))
 
