@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import laneway
+from bench.catalogue import WORKLOADS
 from docs import generate
 from laneway.events import EVENT_TYPES
 from laneway.kernel import directives
@@ -72,6 +73,11 @@ def test_every_mode_and_every_command_is_in_the_reference() -> None:
 
 def test_every_reason_to_wait_has_a_meaning() -> None:
     assert set(generate.comments_of(WaitReason)) == set(WaitReason.__members__)
+
+
+def test_every_row_of_the_table_of_numbers_is_something_that_is_measured() -> None:
+    measured = {(workload.name, ratio.name) for workload in WORKLOADS.values() for ratio in workload.ratios}
+    assert [row for row in generate.WORDS["measured"]["rows"] if (row[0], row[1]) not in measured] == []
 
 
 def test_a_partial_benchmark_does_not_replace_a_fuller_one() -> None:
