@@ -23,6 +23,7 @@ from tests.stage import passing
 P = ParamSpec("P")
 Play = Callable[[Turn], Awaitable[str | None]]
 
+SEEDS = (1, 2)
 S = "chat"  # the session of most tests
 OWNER = Sender(id="olga", owner=True)
 GUEST = Sender(id="gus")
@@ -34,7 +35,7 @@ def staged(main: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(main)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         run_sim(main(*args, **kwargs), seed=0, shuffle=False)
-        for seed in (1, 2):
+        for seed in SEEDS:
             run_sim(main(*args, **kwargs), seed=seed)
 
     return run

@@ -265,7 +265,7 @@ async def test_29_a_refused_steer_does_not_stop_the_one_after_it() -> None:
         assert tried.disposition is MessageState.PARKED
         tools.gate("t1").set()
         assert (await inbox.wait(tried.message_id)).disposition is MessageState.STEERED
-        tools.plans = ()
+        tools.gate("t2").set()
         assert (await inbox.wait(refused.message_id)).disposition is MessageState.RAN
     assert tools.heard[1] == ["here"]
 
@@ -443,7 +443,7 @@ async def test_34_system_messages_alone_skip_nothing() -> None:
         for call in ("t1", "t2", "t3"):
             tools.gate(call).set()
         await inbox.wait(first.message_id)
-        assert tools.ran == ["t1", "t2", "t3"]
+        assert tools.ran[:3] == ["t1", "t2", "t3"]
         assert SKIPPED not in tools.results.values()
         assert (await inbox.wait(note.message_id)).disposition is MessageState.RAN
     assert tools.heard[:2] == [[], []]

@@ -366,6 +366,7 @@ async def test_stop_touches_no_other_session() -> None:
     async with new_inbox(agent) as inbox:
         await busy(inbox, agent)
         await inbox.submit("other", "hold other")
+        await passing()
         await inbox.submit("other", "next")
         await inbox.command(S, "/stop")
         await passing(10)

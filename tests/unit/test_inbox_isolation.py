@@ -344,9 +344,10 @@ async def test_approvals_and_schedules_of_a_tenant_are_its_own() -> None:
 async def test_a_subscription_hears_what_it_asked_for() -> None:
     agent = Agent()
     async with new_inbox(agent) as inbox, Log(inbox, S) as mine, Log(inbox, "message.ended") as ends:
-        (one,) = await send(inbox, "one")
+        one = await busy(inbox, agent)
         async with Log(inbox, one) as about:
             await inbox.submit("other", "two")
+            agent.let_go()
             await inbox.wait(one)
             await passing(10)
     assert {event.session_key for event in mine.events} == {S}  # type: ignore[attr-defined]
