@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def run_and_judge(options: WorldOptions) -> Verdict:
     """One world, and what is to be said about it."""
     world = run_world(options)
-    stored = read_stored(options.folder / "chaos.db", world.plan.messages)
+    stored = read_stored(options.folder / "chaos.db", world.plan.sessions)
     evidence = Evidence(
         messages=world.plan.messages,
         jobs=world.plan.jobs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,13 @@ __all__ = ("Evidence", "Stored", "Verdict", "judge", "read_stored")
 
 RAN: Final = frozenset({MessageState.RAN, MessageState.MERGED})
 GIVEN_UP: Final = frozenset(
-    {MessageState.SUPERSEDED, MessageState.SUMMARIZED, MessageState.DROPPED, MessageState.REJECTED}
+    {
+        MessageState.SUPERSEDED,
+        MessageState.SUMMARIZED,
+        MessageState.DROPPED,
+        MessageState.REJECTED,
+        MessageState.WITHDRAWN,
+    }
 )
 FORGOTTEN: Final = '"forgotten":true'
 """What a line of the transcript carries that was rolled back: the text may be said once more."""
@@ -30,8 +37,12 @@ ALLOWED: Final[dict[MessageState, frozenset[str]]] = {
     MessageState.SUMMARIZED: frozenset({"small"}),
     MessageState.DROPPED: frozenset({"oldest"}),
     MessageState.REJECTED: frozenset({"refuse"}),
+    MessageState.WITHDRAWN: frozenset({"poked"}),
 }
 """In which kinds of sessions a message may be given up, and how."""
+
+
+NOTE: Final = re.compile(r"kid of [\w-]+|clock \d+")
 
 
 @dataclass(slots=True)
@@ -78,7 +89,8 @@ class Verdict:
         counts = self.counts
         head = (
             f"{counts['kills']:,} kills in {counts['lives']:,} lives, {counts['accepted']:,} messages accepted"
-            f" ({counts['resent']:,} sent again), {counts['jobs']:,} jobs: "
+            f" ({counts['resent']:,} sent again), {counts['pokes']:,} changes to queues,"
+            f" {counts['children']:,} sub-agents, {counts['jobs']:,} jobs: "
         )
         wrongs = {"lost": 0, "run twice": 0, "out of order": 0} | {kind: len(all_) for kind, all_ in self.wrong.items()}
         facts = [f"{kind} {count:,}" for kind, count in wrongs.items()]
@@ -91,7 +103,7 @@ class Verdict:
 def judge(evidence: Evidence) -> Verdict:
     """Every law, one after the other."""
     verdict = Verdict()
-    laws = (_lost, _run_twice, _order, _doubled, _finals, _overlaps, _transcripts, _told, _jobs)
+    laws = (_lost, _run_twice, _order, _doubled, _finals, _overlaps, _transcripts, _told, _pokes, _notes, _jobs)
     for law in laws:
         for kind, what in law(evidence):
             verdict.wrong[kind].append(what)
@@ -113,6 +125,8 @@ def judge(evidence: Evidence) -> Verdict:
             "merged": sum(ended.state == "merged" for ended in answers.finals.values()),
             "interrupted": sum(ended.outcome == "interrupted" for ended in answers.finals.values()),
             "intruders": answers.intruders,
+            "pokes": answers.pokes,
+            "children": len(evidence.account.children),
             "torn": evidence.account.torn,
         }
     )
@@ -151,15 +165,15 @@ def _was_finished(evidence: Evidence, turn_id: str) -> bool:
 
 def _run_twice(evidence: Evidence) -> Findings:
     """No message begins twice (with `rerun`: not twice in one life), none after its end, and no refused one at all."""
-    begun: dict[int, list[Ran]] = defaultdict(list)
+    begun: dict[int | str, list[Ran]] = defaultdict(list)
     for ran in evidence.account.begun:
-        begun[ran.number].append(ran)
+        begun[ran.number or ran.message_id].append(ran)
         final = evidence.account.finals.get(ran.message_id)
         if final and final[0][0] < ran.place:
             yield "run twice", f"{ran} began after its end {final[0]}"
     for number, rans in begun.items():
         times: Counter[int] = Counter(ran.life if evidence.is_rerun else 0 for ran in rans)
-        if number and max(times.values()) > 1:
+        if max(times.values()) > 1:
             yield "run twice", f"message {number} began {len(rans)} times: {rans}"
         if number in evidence.answers.refused:
             yield "run twice", f"message {number} was refused and ran: {rans}"
@@ -260,6 +274,42 @@ def _told(evidence: Evidence) -> Findings:
             yield "untold", f"{session}: {count} messages gave way, and its turns were told of {told[session]}"
 
 
+def _pokes(evidence: Evidence) -> Findings:
+    """What was acknowledged stays: stopped and withdrawn messages begin no more, edited ones begin as they are now."""
+    begun: dict[str, list[Ran]] = defaultdict(list)
+    for ran in evidence.account.begun:
+        begun[ran.message_id].append(ran)
+    edits = [poke for poke in evidence.account.pokes if poke.what == "edit"]
+    for poke in evidence.account.pokes:
+        if poke.what == "stop":
+            for message_id, (accepted, session) in evidence.account.accepted.items():
+                if session == poke.session and accepted < poke.asked:
+                    late = [ran for ran in begun[message_id] if ran.place > poke.done]
+                    if late:
+                        yield "unstopped", f"{poke} ended what waits, and {late[0]} began"
+        elif poke.what == "withdraw":
+            row = evidence.stored.rows.get(poke.message_id)
+            if begun[poke.message_id] or row is None or row.state != MessageState.WITHDRAWN:
+                yield "unstopped", f"{poke} took back {row}, which began {begun[poke.message_id]}"
+        elif poke.what == "edit" and sum(poke.message_id == other.message_id for other in edits) == 1:
+            for ran in begun[poke.message_id]:
+                if ran.place > poke.done and ran.text != f"edit {poke.number} please":
+                    yield "unedited", f"{poke} is not what {ran} began with"
+
+
+def _notes(evidence: Evidence) -> Findings:
+    """One message about each sub-agent that nobody waited for, and one for each time that the clock was to send one."""
+    texts = [row.body for row in evidence.stored.rows.values() if not row.platform_id]
+    notes = Counter(found[0] for text in texts if (found := NOTE.search(text)))
+    for label, is_awaited in evidence.account.children.items():
+        if notes[label] > 1 or (not notes[label] and not is_awaited):
+            yield "notes", f"{notes[label]} messages about {label!r} (awaited: {is_awaited})"
+    acknowledged = {poke.number for poke in evidence.account.pokes if poke.what == "schedule"}
+    for number, count in Counter(f"clock {number}" for number in acknowledged).items():
+        if notes[number] != count:
+            yield "notes", f"{notes[number]} messages by {number!r}"
+
+
 def _jobs(evidence: Evidence) -> Findings:
     """A job that was acknowledged ran to its end, or is a dead letter; a `write` begins once."""
     account, answers = evidence.account, evidence.answers
@@ -279,9 +329,8 @@ def _jobs(evidence: Evidence) -> Findings:
 # ---- the store, read when nobody has it any more ----
 
 
-def read_stored(path: Path, messages: dict[int, MessagePlan]) -> Stored:
-    """Everything the store says about the sessions of a plan."""
-    sessions = sorted({plan.session for plan in messages.values()})
+def read_stored(path: Path, sessions: Sequence[str]) -> Stored:
+    """Everything the store says about these sessions."""
     return asyncio.run(_read(path, sessions))
 
 

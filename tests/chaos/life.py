@@ -1,9 +1,10 @@
 """The process under test: an inbox and durable lanes on one store file, driven line by line over a socket.
 
-In: `["message", number, session, channel, mode, text, platform_id]`, `["job", number, effect]`, `["wait", ids]`,
-`["jobs"]`, `["close"]`. Out: `["ready"]`, `["ack", number, id, duplicate]`, `["no", number, code]`, `["final", …]`,
-`["jobs", …]`, `["done"]`, `["closed"]`, `["failed", code]`. An answer is written only after `submit` or
-`enqueue` has returned.
+In: `["message", number, session, channel, mode, text, platform_id]`, `["poke", number, session, what]`,
+`["job", number, effect]`, `["wait", ids]`, `["rest", sessions]`, `["jobs"]`, `["close"]`.
+Out: `["ready"]`, `["ack", number, id, duplicate]`, `["no", number, code]`,
+`["final", id, state, outcome, turn, reason]`, `["jobs", dead letters]`, `["done"]`, `["closed"]`, `["failed", code]`.
+An answer is written only after `submit` or `enqueue` has returned.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from laneway import Lanes
 from laneway.errors import LanewayError
 from laneway.events import MessageEnded
 from laneway.inbox import Inbox
+from laneway.mail import Message
 from laneway.ports import Store
 from laneway.rows import Batch, BatchResult
 from laneway.runtime.subscriptions import Subscription
 from laneway.runtime.turns import Turn
 from laneway.stores.sqlite import SqliteStore
+from laneway.system import SystemClock
 from tests.chaos.plan import BY_CHANNEL, platform_number
 from tests.chaos.witness import Witness
 
@@ -112,8 +115,9 @@ class Life:
         )
         async with contextlib.AsyncExitStack() as stack:
             lanes = await self._open_lanes(stack)
-            await stack.enter_async_context(inbox)
+            # Before it opens: opening ends what the last life left, and whoever listens is told.
             watcher = self._start(self._watch(inbox.subscribe(MessageEnded.type, buffer_max=1_000_000)))
+            await stack.enter_async_context(inbox)
             self.say("ready")
             await self._obey(inbox, lanes)
         await watcher
@@ -133,6 +137,10 @@ class Life:
             match what:
                 case "message":
                     self._start(self._submit(inbox, facts))
+                case "poke":
+                    self._start(self._poke(inbox, *facts))
+                case "rest":
+                    self._start(self._tell_rest(inbox, facts[0]))
                 case "job":
                     assert lanes is not None
                     self._start(self._enqueue(lanes, *facts))
@@ -170,22 +178,49 @@ class Life:
         except LanewayError as error:
             self.say("no", number, error.code)
         else:
+            self._witness.note("accepted", receipt.message_id, session)
             if self._random.random() < SLOW_ANSWERS:
                 await asyncio.sleep(self._random.uniform(0, 0.01))
             self.say("ack", number, receipt.message_id, receipt.duplicate)
 
+    async def _poke(self, inbox: Inbox, number: int, session: str, what: str) -> None:
+        """Do something to a session, and write down when it was asked for and when it was acknowledged."""
+        waiting = inbox.pending(session)
+        message_id = self._random.choice(waiting).id if waiting else ""
+        self._witness.note("poke", number)
+        try:
+            match what:
+                case "stop":
+                    await inbox.stop(session)
+                case "withdraw" if message_id:
+                    await inbox.withdraw(message_id)
+                case "edit" if message_id:
+                    await inbox.edit(message_id, f"edit {number} please")
+                case "schedule":
+                    due = SystemClock().wall_ms() + self._random.randrange(400)
+                    await inbox.schedule(session, f"clock {number} please", at_ms=due, missed="run")
+                case _:
+                    what = "nothing"
+        except LanewayError as error:
+            self.say("no", number, error.code)
+        else:
+            self._witness.note("poked", number, what, session, message_id)
+            self.say("ack", number, message_id, False)
+
     async def _answer(self, turn: Turn) -> str | None:
         """The agent: some answer at once, some take their time and look for messages, some fail."""
-        messages = [[message.id, platform_number(message.message_id)] for message in turn.messages]
+        messages = [_seen(message) for message in turn.messages]
         dropped = None if messages else DROPPED.search(turn.prompt)
         told = int(dropped[1].replace(",", "")) if dropped else 0
         self._witness.note("begin", turn.id, turn.session_key, messages, told)
         how = "cut"
         try:
             nature = self._random.random()
+            if turn.session_key.startswith("family") and turn.kind == "user":
+                await self._raise_child(turn)
             for _ in range(0 if nature < 0.4 else self._random.randrange(1, 6)):
                 await asyncio.sleep(self._random.uniform(0, 2 * self._options.pace_ms / 1000))
-                taken = [[one.id, platform_number(one.message_id)] for one in await turn.boundary()]
+                taken = [_seen(message) for message in await turn.boundary()]
                 if taken:
                     self._witness.note("took", turn.id, taken)
             if nature > 0.97:
@@ -197,6 +232,18 @@ class Life:
             return f"done by {turn.id}" if nature < 0.95 else None
         finally:
             self._witness.note("end", turn.id, how)
+
+    async def _raise_child(self, turn: Turn) -> None:
+        """Start a sub-agent; some turns wait for it, the others leave it alone and hear of its end in a message."""
+        label = f"kid of {turn.id}"
+        is_awaited = self._random.random() < 0.5
+        child = turn.spawn(self._be_a_child, label, is_awaited, label=label)
+        if is_awaited:
+            await child
+
+    async def _be_a_child(self, label: str, is_awaited: bool) -> None:
+        self._witness.note("child", label, is_awaited)
+        await asyncio.sleep(self._random.uniform(0, 4 * self._options.pace_ms / 1000))
 
     async def _watch(self, events: Subscription) -> None:
         """Write down every end that the inbox makes public."""
@@ -213,6 +260,16 @@ class Life:
             else:
                 told = (final.disposition, final.outcome or "", final.turn_id or "", final.reason)
                 self.say("final", message_id, *told)
+        self.say("done")
+
+    async def _tell_rest(self, inbox: Inbox, sessions: list[str]) -> None:
+        """Say when nothing runs and nothing waits any more, what the inbox sent itself included."""
+
+        def is_busy() -> bool:
+            return bool(inbox.lanes.stats().running) or any(inbox.pending(session) for session in sessions)
+
+        while inbox.schedules() or is_busy():  # noqa: ASYNC110 - it looks from outside, as a host would
+            await asyncio.sleep(0.02)
         self.say("done")
 
     async def _tell_jobs(self, lanes: Lanes | None) -> None:
@@ -237,6 +294,10 @@ class Life:
         await asyncio.sleep(self._random.uniform(0, self._options.pace_ms / 1000))
         self._witness.note("job-end", number)
         return number
+
+
+def _seen(message: Message) -> tuple[str, int, str]:
+    return message.id, platform_number(message.message_id), message.text
 
 
 def live(options: LifeOptions, ours: socket.socket) -> int:

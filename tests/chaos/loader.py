@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from tests.chaos.life import LifeOptions, Sabotage, live
-from tests.chaos.plan import JobPlan, MessagePlan, Plan
+from tests.chaos.plan import Item, JobPlan, MessagePlan, Plan, PokePlan
 
 __all__ = ("Answers", "ChaosError", "Ended", "Process", "WorldOptions", "run_world")
 
@@ -84,6 +84,7 @@ class Answers:
     resent: int = 0
     duplicates: int = 0
     intruders: int = 0
+    pokes: int = 0
 
 
 class Process:
@@ -151,7 +152,7 @@ class World:
             folder=options.folder, number=0, on_crash=options.on_crash, jobs=options.jobs, sabotage=options.sabotage
         )
         self._again: deque[MessagePlan] = deque()  # sent before, and not answered
-        self._flying: dict[int, MessagePlan | JobPlan] = {}
+        self._flying: dict[int, Item] = {}
         self._sent: set[int] = set()
         self._quota = 0
         self._is_answered = False
@@ -245,13 +246,16 @@ class World:
 
     def _send(self, process: Process) -> None:
         if self._again:
-            item: MessagePlan | JobPlan = self._again.popleft()
+            item: Item = self._again.popleft()
         else:
             item = self.plan.draw()
             self._quota -= 1
         self._flying[item.number] = item
         if isinstance(item, JobPlan):
             process.send("job", item.number, item.effect)
+            return
+        if isinstance(item, PokePlan):
+            process.send("poke", item.number, item.session, item.what)
             return
         self.answers.resent += item.number in self._sent
         self._sent.add(item.number)
@@ -271,9 +275,14 @@ class World:
             case "ack":
                 number, item_id, is_duplicate = facts
                 item = self._flying.pop(number)
-                acks = answers.job_acks if isinstance(item, JobPlan) else answers.acks
-                acks[number] = item_id
-                answers.duplicates += is_duplicate
+                match item:
+                    case MessagePlan():
+                        answers.acks[number] = item_id
+                        answers.duplicates += is_duplicate
+                    case JobPlan():
+                        answers.job_acks[number] = item_id
+                    case PokePlan():
+                        answers.pokes += 1
             case "no":
                 self._note_refusal(*facts)
             case "final":
@@ -288,6 +297,8 @@ class World:
         if code == "closed":
             return  # it stays among those that fly, and is sent to the next one
         item = self._flying.pop(number)
+        if isinstance(item, PokePlan):
+            return  # the message has left the queue meanwhile
         if code != "mailbox_full":
             raise ChaosError(f"{item} was refused: {code}; see {self._life.folder / 'log'}")
         self.answers.refused[number] = code
@@ -318,9 +329,9 @@ class World:
         waited = [message_id for message_id in self.answers.acks.values() if message_id]
         chunks = [waited[start : start + CHUNK] for start in range(0, len(waited), CHUNK)]
         deadline = time.monotonic() + self._options.rest_s
-        if all(self._ask(process, deadline, "wait", chunk) for chunk in chunks) and self._ask(
-            process, deadline, "jobs"
-        ):
+        questions: list[tuple[Any, ...]] = [("wait", chunk) for chunk in chunks]
+        questions += [("rest", self.plan.sessions), ("jobs",)]
+        if all(self._ask(process, deadline, *question) for question in questions):
             self._clean(process)
         else:
             self._kill(process, "hung")  # the checker says what did not come to its end

@@ -1,4 +1,4 @@
-"""What is sent: sessions of several kinds, messages in all modes, durable jobs. Drawn from a seed."""
+"""What is sent: sessions of several kinds, messages in all modes, things done to queues, durable jobs. From a seed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Final
 
 from laneway.mail import Drop, Mode, QueueOptions
 
-__all__ = ("BY_CHANNEL", "CUTTING", "JobPlan", "MessagePlan", "Plan", "platform_number")
+__all__ = ("BY_CHANNEL", "CUTTING", "Item", "JobPlan", "MessagePlan", "Plan", "PokePlan", "platform_number")
 
 CUTTING: Final = frozenset({Mode.INTERRUPT, Mode.ROLLBACK})
 EFFECTS: Final = ("write", "idempotent", "read")
+POKES: Final = {"poked": ("stop", "withdraw", "edit", "edit"), "family": ("schedule",)}
+"""What else is done to sessions, by kind: only there, so that others can be held to stricter laws."""
 
 MODES: Final[dict[str, tuple[Mode, ...]]] = {
     "plain": (Mode.FOLLOWUP,),
@@ -22,6 +24,8 @@ MODES: Final[dict[str, tuple[Mode, ...]]] = {
     "oldest": (Mode.FOLLOWUP,),
     "full": (Mode.FOLLOWUP,),
     "refuse": (Mode.REJECT,),
+    "poked": (Mode.FOLLOWUP, Mode.STEER),
+    "family": (Mode.FOLLOWUP,),
 }
 """The kinds of sessions and the modes of their messages; a session's kind is its channel."""
 
@@ -60,6 +64,18 @@ class JobPlan:
     effect: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PokePlan:
+    """One thing to do to a session: stop it, take a waiting message back, change one, send one by the clock."""
+
+    number: int
+    session: str
+    what: str
+
+
+Item = MessagePlan | JobPlan | PokePlan
+
+
 class Plan:
     """Draws what is sent next."""
 
@@ -71,17 +87,23 @@ class Plan:
             (f"{kinds[index % len(kinds)]}-{index}", kinds[index % len(kinds)]) for index in range(sessions)
         ]
         self._next = 0
+        self.sessions = [session for session, _ in self._sessions]
         self.messages: dict[int, MessagePlan] = {}
         self.jobs: dict[int, JobPlan] = {}
+        self.pokes: dict[int, PokePlan] = {}
 
-    def draw(self) -> MessagePlan | JobPlan:
-        """The next message or job."""
+    def draw(self) -> Item:
+        """The next thing to send."""
         self._next += 1
-        if self._jobs and self._random.random() < 0.25:
+        if self._jobs and self._random.random() < 0.2:
             job = JobPlan(number=self._next, effect=self._random.choice(EFFECTS))
             self.jobs[job.number] = job
             return job
         session, channel = self._random.choice(self._sessions)
+        if channel in POKES and self._random.random() < 0.3:
+            poke = PokePlan(number=self._next, session=session, what=self._random.choice(POKES[channel]))
+            self.pokes[poke.number] = poke
+            return poke
         mode = self._random.choice(MODES[channel])
         message = MessagePlan(number=self._next, session=session, channel=channel, mode=mode)
         self.messages[message.number] = message

@@ -176,6 +176,59 @@ def test_messages_that_gave_way_and_of_which_no_turn_was_told_are_found() -> Non
     assert kinds(evidence) == set()
 
 
+def poked(evidence: Evidence, what: str, message_id: str = "") -> None:
+    """Something that was asked for and acknowledged while nothing had begun yet."""
+    account = evidence.account
+    for number in evidence.messages:
+        account.add(-10, "accepted", 1, [f"msg-{number}", "plain-0"])
+    account.add(-5, "poke", 1, [9])
+    account.add(-4, "poked", 1, [9, what, "plain-0", message_id])
+
+
+@pytest.mark.parametrize("what", ["stop", "withdraw"])
+def test_what_was_ended_and_begins_all_the_same_is_found(what: str) -> None:
+    evidence = world()
+    poked(evidence, what, "msg-2")
+    assert kinds(evidence) == {"unstopped"}
+
+
+def test_what_was_accepted_after_a_stop_may_begin() -> None:
+    evidence = world()
+    evidence.account.add(-5, "poke", 1, [9])
+    for number in evidence.messages:
+        evidence.account.add(-4, "accepted", 1, [f"msg-{number}", "plain-0"])
+    evidence.account.add(-3, "poked", 1, [9, "stop", "plain-0", ""])
+    assert kinds(evidence) == set()
+
+
+def test_an_edit_that_was_acknowledged_and_forgotten_is_found() -> None:
+    evidence = world()
+    poked(evidence, "edit", "msg-2")
+    assert kinds(evidence) == {"unedited"}
+    evidence.account.begun = [ran._replace(text="edit 9 please") for ran in evidence.account.begun]
+    assert kinds(evidence) == set()
+
+
+@pytest.mark.parametrize(
+    ("is_awaited", "notes", "is_wrong"), [(False, 0, True), (False, 1, False), (False, 2, True), (True, 0, False)]
+)
+def test_a_sub_agent_gives_exactly_one_message_unless_somebody_waits(
+    is_awaited: bool, notes: int, is_wrong: bool
+) -> None:
+    evidence = world()
+    evidence.account.add(50, "child", 1, ["kid of turn-1", is_awaited])
+    for number in range(notes):
+        note = row(90 + number, seq=90 + number)._replace(platform_id=None, body='{"text":"\\"kid of turn-1\\" ended"}')
+        evidence.stored.rows[note.id] = note
+    assert kinds(evidence) == ({"notes"} if is_wrong else set())
+
+
+def test_a_message_by_the_clock_that_never_came_is_found() -> None:
+    evidence = world()
+    poked(evidence, "schedule")
+    assert kinds(evidence) == {"notes"}
+
+
 def lose_job(evidence: Evidence) -> None:
     del evidence.account.jobs_ended[4]
 

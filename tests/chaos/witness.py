@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ("Account", "Ran", "TurnSeen", "Witness", "read_witness")
+__all__ = ("Account", "Poked", "Ran", "TurnSeen", "Witness", "read_witness")
 
 
 class Witness:
@@ -36,6 +36,18 @@ class Ran(NamedTuple):
     turn_id: str
     message_id: str
     number: int
+    text: str = ""
+
+
+class Poked(NamedTuple):
+    """Something that was done to a session: when it was asked for, and when it was acknowledged."""
+
+    number: int
+    what: str
+    session: str
+    message_id: str
+    asked: int
+    done: int
 
 
 @dataclass(slots=True)
@@ -59,6 +71,10 @@ class Account:
     begun: list[Ran] = field(default_factory=list)
     taken: list[Ran] = field(default_factory=list)
     finals: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
+    accepted: dict[str, tuple[int, str]] = field(default_factory=dict)
+    pokes: list[Poked] = field(default_factory=list)
+    asked: dict[int, int] = field(default_factory=dict)
+    children: dict[str, bool] = field(default_factory=dict)
     jobs_begun: dict[int, list[int]] = field(default_factory=dict)
     jobs_ended: dict[int, list[int]] = field(default_factory=dict)
     turns_begun_twice: int = 0
@@ -71,16 +87,27 @@ class Account:
                 turn_id, session, messages, told = facts
                 self.turns_begun_twice += turn_id in self.turns
                 self.turns[turn_id] = TurnSeen(turn_id, session, life, place, told)
-                self.begun += [Ran(place, life, turn_id, message_id, number) for message_id, number in messages]
+                self.begun += [Ran(place, life, turn_id, *message) for message in messages]
             case "took":
                 turn_id, messages = facts
-                self.taken += [Ran(place, life, turn_id, message_id, number) for message_id, number in messages]
+                self.taken += [Ran(place, life, turn_id, *message) for message in messages]
             case "end":
                 turn_id, how = facts
                 self.turns[turn_id].ended, self.turns[turn_id].how = place, how
             case "final":
                 message_id, state, outcome = facts
                 self.finals.setdefault(message_id, []).append((place, state, outcome))
+            case "accepted":
+                message_id, session = facts
+                self.accepted.setdefault(message_id, (place, session))
+            case "poke":
+                self.asked[facts[0]] = place
+            case "poked":
+                number, doing, session, message_id = facts
+                self.pokes.append(Poked(number, doing, session, message_id, self.asked[number], place))
+            case "child":
+                label, is_awaited = facts
+                self.children[label] = is_awaited
             case "job-begin":
                 self.jobs_begun.setdefault(facts[0], []).append(life)
             case "job-end":
