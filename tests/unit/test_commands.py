@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from laneway import (
     Sender,
     Turn,
 )
+from laneway.rows import Lookup, MessageRow
 from laneway.stores.memory import MemoryStore
 from tests.inbox_stage import (
     GUEST,
@@ -565,3 +567,23 @@ async def test_what_does_not_wait_is_not_told_to_wait() -> None:
         await inbox.withdraw(one)
         await passing(10_000)
     assert log.of("message.waited") == []
+
+
+@pytest.mark.parametrize("command", ["/stop", "/new", "/queue clear"])
+@staged
+async def test_a_command_does_not_overtake_a_message_that_came_before_it(command: str) -> None:
+    class SlowFind(MemoryStore):
+        async def find(self, lookups: Sequence[Lookup]) -> list[MessageRow | None]:
+            await passing(20)
+            return await super().find(lookups)
+
+    agent = Agent()
+    async with new_inbox(agent, store=SlowFind(), commands=True, mode="followup") as inbox:
+        await busy(inbox, agent)
+        old = asyncio.get_running_loop().create_task(inbox.submit(S, "old", message_id="m1"))
+        await passing(5)
+        await inbox.submit(S, command)
+        assert (await inbox.wait((await old).message_id)).disposition is State.WITHDRAWN
+        agent.let_go()
+        await passing(100)
+    assert agent.prompts == ["hold"]

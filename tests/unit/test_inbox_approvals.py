@@ -12,6 +12,7 @@ from laneway import (
     Approval,
     ApprovalState,
     ConfigError,
+    Lanes,
     Message,
     MessageState,
     Outcome,
@@ -19,6 +20,7 @@ from laneway import (
     Turn,
     UsageError,
 )
+from laneway.testing import fake_host
 from tests.inbox_stage import GUEST, OWNER, Agent, Log, S, busy, finals, new_inbox, send, staged
 from tests.stage import now_ms, passing
 
@@ -249,3 +251,22 @@ async def test_an_approval_of_what_is_no_json_is_refused_and_harms_nothing(argum
         (end,) = await finals(inbox, await send(inbox, "work"))
         assert inbox.approvals() == []
     assert end.answer == "went on"
+
+
+@staged
+async def test_approvals_do_not_wait_for_each_other_in_lanes_with_a_control_lane_of_their_own() -> None:
+    async def work(turn: Turn) -> str:
+        return str((await turn.ask_approval("x")).state)
+
+    agent = Agent(work=work)
+    async with (
+        Lanes({"main": 10, "control": 1}, unknown="create", host=fake_host()) as lanes,
+        new_inbox(agent, lanes=lanes) as inbox,
+    ):
+        ids = [(await inbox.submit(f"s{number}", "work")).message_id for number in range(4)]
+        await passing(10)
+        asked = {approval.session_key: approval.id for approval in inbox.approvals()}
+        for number in (3, 1, 2, 0):
+            assert await inbox.approve(asked[f"s{number}"])
+            await passing(10)
+            assert (await inbox.status(ids[number])).disposition.is_final

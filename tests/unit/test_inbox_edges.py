@@ -10,6 +10,7 @@ import pytest
 from laneway import (
     ApprovalState,
     ConfigError,
+    Lanes,
     Message,
     MessageState,
     Outcome,
@@ -20,6 +21,7 @@ from laneway import (
 )
 from laneway.events import TurnReplied
 from laneway.stores.memory import MemoryStore
+from laneway.testing import fake_host
 from tests.inbox_stage import (
     Agent,
     CutStore,
@@ -463,3 +465,43 @@ async def test_a_history_has_each_text_once_in_order_whatever_happened() -> None
     ]
     assert [line.seq for line in lines] == sorted(line.seq for line in lines)
     assert all(line.turn_id for line in lines)
+
+
+# ---- lanes that were given -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workspace", ["default", "red"])
+@staged
+async def test_lanes_that_know_only_main_are_enough(workspace: str) -> None:
+    async def finds() -> str:
+        return "found"
+
+    async def work(turn: Turn) -> str:
+        found = await turn.spawn(finds)
+        approval = await turn.ask_approval("go", timeout_ms=100)
+        return f"{found}, {approval.state}"
+
+    agent = Agent(work=work)
+    async with (
+        Lanes({"main": 1}, host=fake_host()) as lanes,
+        new_inbox(agent, lanes=lanes, workspace=workspace) as inbox,
+    ):
+        ids = [(await inbox.submit(S, "work")).message_id]
+        ids += [(await inbox.submit("other", "beat", kind="heartbeat")).message_id]
+        ends = await finals(inbox, ids)
+    assert [end.answer for end in ends] == ["found, expired", "re: beat"]
+
+
+@staged
+async def test_an_inbox_outlives_lanes_that_were_closed_first() -> None:
+    agent, after, store = Agent(), Agent(), MemoryStore()
+    lanes = Lanes.for_gateway(host=fake_host())
+    await lanes.__aenter__()
+    async with new_inbox(agent, lanes=lanes, store=store) as inbox:
+        await lanes.close()
+        (one,) = await send(inbox, "one")
+        await passing(60_000)
+        assert waiting(inbox) == ["one"]
+    async with new_inbox(after, store=store) as second:
+        assert (await second.wait(one)).outcome is Outcome.SUCCEEDED
+    assert (agent.prompts, after.prompts) == ([], ["one"])

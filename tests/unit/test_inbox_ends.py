@@ -22,6 +22,7 @@ from laneway import (
     TurnState,
     UnknownMessageError,
 )
+from laneway.events import SessionEvent
 from laneway.kernel.delivery import RETRY_DELAYS_MS
 from laneway.kernel.messages import MESSAGE_TRANSITIONS
 from laneway.mail import FINAL_MESSAGE_STATES
@@ -592,3 +593,42 @@ async def test_a_message_that_kills_every_process_is_not_run_for_ever() -> None:
         assert "5th time" in final.reason
         assert (await finals(end, await send(end, "next")))[0].outcome is Outcome.SUCCEEDED
     assert last.prompts == ["next"]
+
+
+@staged
+async def test_every_kept_event_has_a_reason_and_an_actor() -> None:
+    async def child() -> str:
+        return "x"
+
+    async def work(turn: Turn) -> str:
+        turn.spawn(child)
+        await turn.spawn(child)
+        await turn.ask_approval("go", timeout_ms=1_000)
+        await turn.reply("part")
+        await turn.request_followup("more")
+        return "done"
+
+    agent = Agent(work=work)
+    async with new_inbox(agent) as inbox, Log(inbox) as log:
+        await inbox.schedule(S, "look", every_ms=2_000)
+        await send(inbox, "work")
+        ids = await send(inbox, "a", "b", mode="followup")
+        await inbox.move(ids[1], 1)
+        await inbox.edit(ids[0], "aa")
+        await inbox.hold(ids[0])
+        await inbox.release(ids[0])
+        await inbox.command(S, "/queue steer")
+        await passing(5_000)
+        await inbox.command(S, "/new")
+        await inbox.command(S, "/stop")
+        await passing(100)
+    kept = [event for event in log.events if isinstance(event, SessionEvent) and event.seq]
+    assert {event.type for event in kept if not (event.reason and event.actor)} == set()
+    assert {event.type.partition(".")[0] for event in kept} == {
+        "approval",
+        "child",
+        "message",
+        "schedule",
+        "session",
+        "turn",
+    }

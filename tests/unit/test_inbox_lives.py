@@ -12,6 +12,7 @@ from laneway import (
     ConfigError,
     FencedError,
     Lanes,
+    LanewayError,
     MessageState,
     Outcome,
     StoreUnavailableError,
@@ -619,3 +620,38 @@ async def test_nothing_is_published_before_it_is_on_disk() -> None:
         await passing(500)
     assert agent.turns[0].state is TurnState.SUCCEEDED
     assert log.events[0].type == "message.accepted"
+
+
+@staged
+async def test_two_inboxes_on_one_store_and_workspace_are_refused() -> None:
+    store, one, two = MemoryStore(), Agent(), Agent()
+    async with new_inbox(one, store=store, mode="followup") as inbox:
+        first = await busy(inbox, one)
+        ids = await send(inbox, "x", "y")
+        with pytest.raises(LanewayError, match="workspace"):
+            await new_inbox(two, store=store).__aenter__()
+        one.let_go()
+        ends = await finals(inbox, [first, *ids])
+        assert [end.outcome for end in ends] == [Outcome.SUCCEEDED] * 3
+    assert (one.prompts, two.prompts) == (["hold", "x", "y"], [])
+    async with new_inbox(two, store=store) as again:
+        assert (await finals(again, await send(again, "z")))[0].outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("given", [False, True])
+@staged
+async def test_an_inbox_is_opened_once(given: bool) -> None:
+    agent = Agent()
+    async with Lanes.for_gateway(host=fake_host()) as lanes:
+        inbox = new_inbox(agent, lanes=lanes if given else None, mode="followup")
+        async with inbox:
+            await busy(inbox, agent)
+            ids = await send(inbox, "x")
+            with pytest.raises(LanewayError, match="inbox"):
+                await inbox.__aenter__()
+            agent.let_go()
+            await finals(inbox, ids)
+        with pytest.raises(LanewayError, match="inbox"):
+            await inbox.__aenter__()
+        await passing(10)
+    assert agent.prompts == ["hold", "x"]
