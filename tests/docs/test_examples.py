@@ -13,6 +13,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES_MAX = 60
 EXPECTED = {
     "cancel_and_timeouts.py": ["JobCancelledError", "JobAbortedError", "WaitTimeoutError", "JobTimeoutError"],
+    "durable_jobs.py": ["paying 42", "whether it had its effect is unknown", "fetched rivers"],
     "hello_lanes.py": ["3 run, 3 wait", "['ROAD', 'RAIL', 'RIVER']"],
     "inbox_approval.py": [
         "it needs the right 'approve'",
