@@ -364,6 +364,25 @@ async def test_a_store_that_raises_something_of_its_own_is_a_store_that_failed()
 
 
 @simulated
+async def test_a_commit_that_somebody_cancels_is_made_again() -> None:
+    disk = MemoryDisk()
+    worker = Worker(disk)
+    store = FaultyStore(MemoryStore(disk), Random(0))
+    async with durable_lanes(store) as lanes:
+        worker.register(lanes)
+        lanes.pause("one")
+        job = await lanes.enqueue("one", "work", "a")
+        store.slow, store.delay_ms = 1.0, 100
+        lanes.resume("one")
+        await passing(2)
+        (commit,) = [task for task in asyncio.all_tasks() if task.get_name() == "laneway-commit"]
+        commit.cancel()
+        store.heal()
+        assert await job == "a"
+    assert (worker.began, rows_of(disk)) == (["a"], {})
+
+
+@simulated
 async def test_a_row_that_cannot_be_made_fails_only_its_job() -> None:
     disk, worker = MemoryDisk(), Worker()
     async with durable_lanes(disk) as lanes:

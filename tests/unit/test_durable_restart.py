@@ -391,12 +391,16 @@ async def test_lanes_in_another_order_make_a_dead_letter_and_hold_up_nobody() ->
     [
         ("queued", "not json"),
         ("queued", "{}"),
+        ("queued", '{"v":1,"handler":"work","lanes":["one"],"submitted_ms":1,"payload":'),
+        ("queued", '{"v":1,"handler":"work","lanes":["one"],"submitted_ms":1,"payload":1'),
+        ("queued", '{"v":1,"handler":"work","lanes":["one"],"submitted_ms":1,"payload":1 "attempt":0}'),
+        ("queued", '{"v":1,"handler":"work","lanes":["one"],"submitted_ms":1,"payload":1,"attempt":0,"due_ms":[]}'),
         ("queued", '{"v":1,"handler":"work","lanes":[],"submitted_ms":1,"payload":1,"attempt":0}'),
         ("queued", '{"v":1,"handler":"work","lanes":3,"submitted_ms":1,"payload":1,"attempt":0}'),
         ("asleep", '{"v":1,"handler":"work","lanes":["one"],"submitted_ms":1,"payload":1,"attempt":0}'),
         (
             "queued",
-            '{"v":1,"handler":"work","lanes":["one"],"submitted_ms":1,"payload":1,"attempt":0,"spec":{"effect":"odd"}}',
+            '{"v":1,"handler":"work","lanes":["one"],"submitted_ms":1,"spec":{"effect":"odd"},"payload":1,"attempt":0}',
         ),
     ],
 )

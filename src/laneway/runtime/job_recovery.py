@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from laneway.errors import LanewayError, StoreInUseError
+from laneway.errors import LanewayError, StoreInUseError, UnknownLaneError
 from laneway.kernel.jobs import Trigger, verdict_on
 from laneway.kernel.protocol import End, FinishJob
 from laneway.kernel.scheduler import Kernel
@@ -44,6 +44,11 @@ async def load_jobs(store: Store, workspace: str, kernel: Kernel, moment: Moment
         if (row.kind, row.id) == claim:
             _refuse_second(row, store.epoch, workspace)
     records = [record for row in loaded.states if row.kind == KIND and (record := _read(row)) is not None]
+    for name in dict.fromkeys(name for record in records for name in record.lanes):
+        try:
+            kernel.registry.check_known(name)
+        except UnknownLaneError:
+            _log.warning("durable jobs wait in lane %r, which is not configured: they run there one at a time", name)
     changed = [record for record in records if _decide(record, kernel, moment)]
     claimed = StateRow(*claim, "default", workspace, "", store.next_seq(), 1, _claimed_in(store.epoch), "{}")
     batches = [Batch(Owner("default", workspace, ""), store.epoch, (claimed,))]

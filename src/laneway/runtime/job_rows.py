@@ -34,6 +34,7 @@ VERSION: Final = 1
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode
 _new = tuple.__new__  # makes a NamedTuple at half the price; only where every job passes
+_PAYLOAD = ',"payload":'
 _NUMBERS = ("failures", "deferrals", "crashes", "due_ms", "delay_ms", "ended_ms", "after_ms")
 _TEXTS = ("error", "reason", "end")
 
@@ -113,6 +114,7 @@ class JobRecord:
         payload: str,
         spec: JobSpec,
         submitted_ms: int,
+        head: str = "",
     ) -> None:
         self.id = JobId(job_id)
         self.seq = seq
@@ -129,17 +131,14 @@ class JobRecord:
         self.gone = False  # the job has ended: it is to have no row
         self.told: list[Any] | None = None  # who hears of the write that is to leave next; None: there is none
         self.pending = False  # whoever enqueued it still waits to hear whether it was taken
-        said = "" if spec is PLAIN else _spec_text(spec)
-        self.head = (
-            f'{{"v":{VERSION},"handler":{_text(handler)},"lanes":{_texts(lanes)},"submitted_ms":{submitted_ms}{said}'
-        )
+        self.head = head or _head_text(handler, lanes, submitted_ms, spec)
 
     # ---- writing ----
 
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
         tenant, workspace, _ = self.owner
-        body = f'{self.head},"payload":{self.payload},"attempt":{self.attempt}'
+        body = f'{self.head}{_PAYLOAD}{self.payload},"attempt":{self.attempt}'
         body += "}" if self.plain else f",{_encode(self._changes())[1:]}"
         return _new(StateRow, (KIND, self.id, tenant, workspace, "", self.seq, 1, self.state.value, body))
 
@@ -229,31 +228,56 @@ class JobRecord:
     @classmethod
     def from_row(cls, row: StateRow) -> JobRecord:
         """Read a row; one that is not as we write them raises ValueError."""
+        head, payload, changes = _split(row.body)
         try:
-            body = json.loads(row.body)
+            fixed = json.loads(head + "}")
             record = cls(
                 row.id,
                 row.seq,
                 row.workspace,
-                lanes=tuple(map(str, body["lanes"])),
-                handler=str(body["handler"]),
-                payload=_encode(body["payload"]),
-                spec=_spec_from_json(body.get("spec") or {}, row.tenant),
-                submitted_ms=int(body["submitted_ms"]),
+                lanes=tuple(map(str, fixed["lanes"])),
+                handler=str(fixed["handler"]),
+                payload=payload,
+                spec=_spec_from_json(fixed.get("spec", {}), row.tenant),
+                submitted_ms=int(fixed["submitted_ms"]),
+                head=head,
             )
             record.state = RowState(row.state)
-            record.attempt = int(body["attempt"])
-            for name in _NUMBERS:
-                setattr(record, name, int(body.get(name, 0)))
-            for name in _TEXTS:
-                setattr(record, name, str(body.get(name, "")))
-            record.history = tuple(map(str, body.get("history", ())))
-            record.plain = False
-        except (KeyError, TypeError, AttributeError, ConfigError, InvalidJobError) as error:
+            record.attempt = int(changes.pop("attempt"))
+            if changes:
+                record._read_changes(changes)
+        except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         if not record.lanes:
             raise ValueError("it names no lane")
         return record
+
+    def _read_changes(self, changes: dict[str, Any]) -> None:
+        self.plain = False
+        for name in _NUMBERS:
+            setattr(self, name, int(changes.get(name, 0)))
+        for name in _TEXTS:
+            setattr(self, name, str(changes.get(name, "")))
+        self.history = tuple(map(str, changes.get("history", ())))
+
+
+def _split(body: str) -> tuple[str, str, dict[str, Any]]:
+    """A body as it was put together: what never changes, the payload (both as text), and what does.
+
+    Inside a JSON string a quotation mark has a backslash before it, so the mark is found nowhere but between the keys.
+    """
+    mark = body.index(_PAYLOAD)
+    start = mark + len(_PAYLOAD)
+    _, end = _decode(body, start)
+    changes = json.loads("{" + body[end + 1 :])
+    if not isinstance(changes, dict) or body[end : end + 1] != ",":
+        raise ValueError("it is not as Laneway writes it")
+    return body[:mark], body[start:end], changes
+
+
+def _head_text(handler: str, lanes: tuple[str, ...], submitted_ms: int, spec: JobSpec) -> str:
+    said = "" if spec is PLAIN else _spec_text(spec)
+    return f'{{"v":{VERSION},"handler":{_text(handler)},"lanes":{_texts(lanes)},"submitted_ms":{submitted_ms}{said}'
 
 
 @functools.lru_cache(maxsize=256)
@@ -294,6 +318,8 @@ def _spec_to_json(spec: JobSpec) -> dict[str, Any]:
 
 
 def _spec_from_json(fields: dict[str, Any], tenant: str) -> JobSpec:
+    if not fields and tenant == PLAIN.tenant:
+        return PLAIN
     retry = fields.get("retry")
     return JobSpec(
         priority=Priority(fields.get("priority", Priority.USER)),

@@ -150,9 +150,13 @@ class JobWrites:
 
     async def _commit(self, batches: list[Batch], sent: list[Sent]) -> None:
         failure: Exception | None = None
+        cancelled: asyncio.CancelledError | None = None
         results: list[BatchResult] = []
         try:
             results = await self.store.commit(batches)
+        except asyncio.CancelledError as error:  # by somebody who cancels all tasks; the loop may live on
+            cancelled = error
+            failure = StoreUnavailableError("a commit was cancelled, and nobody knows whether it was made")
         except LanewayError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - a store that raises has not stored, as far as anybody knows
@@ -179,6 +183,8 @@ class JobWrites:
             for waiter in idle:
                 if not waiter.done():
                     waiter.set_result(None)
+        if cancelled is not None:
+            raise cancelled
 
     def _answer(self, record: JobRecord, told: list[After | None], error: Exception | None) -> None:
         if error is None:
