@@ -239,7 +239,9 @@ def kill(inbox: Inbox, store: CutStore) -> MemoryDisk:
     _GRAVES[:] = [(one, dead) for one, dead in _GRAVES if one is loop]
     _GRAVES.append((loop, inbox))
     store.is_dead = True
-    inbox._engine.journal._flush = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 - it commits no more
+    engine = inbox._engine  # noqa: SLF001 - what is dead commits nothing and begins nothing
+    engine.journal._flush = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 - as above
+    engine.kernel.closing = True
     return store.disk
 
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from laneway import (
     ApprovalState,
+    ClosedError,
     ConfigError,
+    LaneConfig,
+    LaneFullError,
     Lanes,
     Message,
     MessageState,
     Outcome,
     Priority,
     Sender,
+    StoreUnavailableError,
     Turn,
     UsageError,
 )
 from laneway.events import TurnReplied
+from laneway.rows import Lookup, MessageRow
 from laneway.stores.memory import MemoryStore
 from laneway.testing import fake_host
 from tests.inbox_stage import (
@@ -37,7 +43,7 @@ from tests.inbox_stage import (
     texts_of,
     waiting,
 )
-from tests.stage import now_ms, passing
+from tests.stage import now_ms, passing, simulated
 
 State = MessageState
 
@@ -505,3 +511,131 @@ async def test_an_inbox_outlives_lanes_that_were_closed_first() -> None:
     async with new_inbox(after, store=store) as second:
         assert (await second.wait(one)).outcome is Outcome.SUCCEEDED
     assert (agent.prompts, after.prompts) == ([], ["one"])
+
+
+@staged
+async def test_a_child_that_finds_no_lane_is_refused_where_it_was_asked_for() -> None:
+    async def work(turn: Turn) -> str:
+        turn.spawn(passing, 1_000)
+        turn.spawn(passing, 1_000)
+        with pytest.raises(LaneFullError):
+            turn.spawn(passing, 1_000)
+        return "went on"
+
+    agent = Agent(work=work)
+    narrow = {"main": LaneConfig(), "subagent": LaneConfig(concurrency=1, queued_max=1)}
+    async with Lanes(narrow, host=fake_host()) as lanes, new_inbox(agent, lanes=lanes) as inbox, Log(inbox) as log:
+        (end,) = await finals(inbox, await send(inbox, "work"))
+        await passing(5_000)
+    assert end.answer == "went on"
+    states = [event.state for event in log.of("child.ended")]
+    assert sorted(states) == ["failed", "succeeded", "succeeded"]
+    assert len(agent.prompts) == 3  # the one that was refused where it was asked for gives no message
+
+
+@simulated
+async def test_a_child_that_ends_while_the_store_is_away_is_told_about_once() -> None:
+    async def finds() -> str:
+        await passing(500)
+        return "found"
+
+    async def work(turn: Turn) -> str:
+        turn.spawn(finds)
+        return "begun"
+
+    store, agent = CutStore(), Agent(work=work)
+    async with new_inbox(agent, store=store) as inbox:
+        await finals(inbox, await send(inbox, "work"))
+        await passing(100)
+        store.refuse = lambda batch: True
+        await passing(2_000)
+        store.refuse = lambda batch: False
+        await passing(60_000)
+        assert waiting(inbox) == []
+    assert len(agent.prompts) == 2
+    assert "found" in agent.prompts[1]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@simulated
+async def test_a_child_whose_start_the_store_refused_is_told_about_once_or_never_began(lost: bool) -> None:
+    began: list[str] = []
+
+    async def finds() -> str:
+        began.append("began")
+        return "found"
+
+    store = CutStore()
+    store.loses_answer = lost
+
+    async def work(turn: Turn) -> str:
+        store.refuse = lambda batch: True
+        turn.spawn(finds)
+        await passing(100)
+        store.refuse = lambda batch: False
+        await passing(10_000)
+        return "begun"
+
+    agent = Agent(work=work)
+    async with new_inbox(agent, store=store) as inbox:
+        (end,) = await finals(inbox, await send(inbox, "work"))
+        await passing(60_000)
+        assert waiting(inbox) == []
+    assert end.answer == "begun"
+    assert len(began) <= 1
+    assert len(agent.prompts) == 2  # the session hears of it exactly once, whatever became of it
+
+
+class NoFind(MemoryStore):
+    """A store that cannot say what it has seen."""
+
+    is_away = False
+
+    async def find(self, lookups: Sequence[Lookup]) -> list[MessageRow | None]:
+        """Fail while it is away."""
+        if self.is_away:
+            raise StoreUnavailableError("the store is away")
+        return await super().find(lookups)
+
+
+@staged
+async def test_a_message_that_cannot_be_looked_up_is_refused_and_others_are_not() -> None:
+    store, agent = NoFind(), Agent()
+    async with new_inbox(agent, store=store, commands=True) as inbox:
+        store.is_away = True
+        for text in ("one", "/status"):
+            with pytest.raises(StoreUnavailableError):
+                await inbox.submit(S, text, message_id="m1")
+        (plain,) = await finals(inbox, await send(inbox, "plain"))
+        assert plain.outcome is Outcome.SUCCEEDED
+        store.is_away = False
+        (again,) = await finals(inbox, await send(inbox, "one", message_id="m1"))
+        assert again.outcome is Outcome.SUCCEEDED
+    assert agent.prompts == ["plain", "one"]
+
+
+@staged
+async def test_callers_whose_message_is_still_looked_up_are_told_when_the_inbox_closes() -> None:
+    class Stuck(MemoryStore):
+        async def find(self, lookups: Sequence[Lookup]) -> list[MessageRow | None]:
+            await asyncio.get_running_loop().create_future()
+            return []
+
+    async with new_inbox(Agent(), store=Stuck()) as inbox:
+        tasks = [
+            asyncio.get_running_loop().create_task(inbox.submit(S, str(number), message_id=number))
+            for number in range(3)
+        ]
+        await passing()
+        await inbox.close()
+        for task in tasks:
+            with pytest.raises(ClosedError):
+                await task
+
+
+@pytest.mark.parametrize("keys", [(7,), ("chat", None), (b"chat",)])
+@staged
+async def test_a_subscription_to_what_is_no_key_is_refused(keys: tuple[Any, ...]) -> None:
+    async with new_inbox() as inbox:
+        with pytest.raises(UsageError):
+            inbox.subscribe(*keys)
