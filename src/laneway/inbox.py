@@ -69,6 +69,7 @@ from laneway.runtime.envelope import (
     storable,
     words_of,
 )
+from laneway.runtime.errands import WAIT_LANE
 from laneway.runtime.mail_engine import Handler, MailEngine
 from laneway.runtime.subscriptions import Subscription
 from laneway.stores import open_store
@@ -148,11 +149,11 @@ class Inbox:
         self._owns_lanes = lanes is None
         self._concurrency = check_concurrency(concurrency)
         self._lanes: Lanes = lanes or Lanes(_own_lanes(concurrency), host=host, unknown="create")
-        opened = open_store(store)
+        rows = open_store(store)
         rules = Rules(grace_ms=interrupt_grace_ms, debounce_idle=debounce_idle, on_crash=_on_crash(on_crash))
         self._engine = MailEngine(
-            Mailroom(rules, next_seq=opened.next_seq),
-            store=opened,
+            Mailroom(rules, next_seq=rows.next_seq),
+            store=rows,
             clock=host.clock,
             ids=host.ids,
             workspace=check_key(workspace, "workspace"),
@@ -165,7 +166,14 @@ class Inbox:
 
     # ---- opening and closing ----
 
+    _entered = False
+
     async def __aenter__(self) -> Self:
+        if self._engine.is_shut:
+            raise ClosedError(opened=True, what="inbox")
+        if self._entered:
+            raise UsageError("this inbox is open already", hint="open it once, and pass it around")
+        self._entered = True
         if self._owns_lanes:
             await self._lanes.__aenter__()
         else:
@@ -173,6 +181,7 @@ class Inbox:
         try:
             schedules = await self._engine.open()
         except BaseException:
+            self._entered = False
             if self._owns_lanes:
                 await self._lanes.close()
             raise
@@ -375,6 +384,7 @@ class Inbox:
         if isinstance(directive, directives.Inline | directives.SendAs):
             receipt = await self._take(self._plain(owner, directive.text, who), _options_of(directive), None)
             return f"Message {receipt.message_id} is {receipt.disposition}."
+        await self._engine.in_order()
         reply = await self._commands.run(owner, directive, who)
         if isinstance(directive, directives.New) and directive.text:
             await self._take(self._plain(owner, directive.text, who), QueueOptions(), None)
@@ -412,6 +422,7 @@ class Inbox:
     async def _carry_out_command(
         self, message: Message, directive: directives.Directive, expires_ms: int | None
     ) -> Receipt:
+        await self._engine.in_order()
         seen = await self._engine.seen(message, self._dedupe_ms)
         if seen is not None:
             return seen
@@ -729,7 +740,7 @@ def _own_lanes(concurrency: int) -> dict[str, LaneConfig]:
     return {
         **GATEWAY_LANES,
         "main": LaneConfig(concurrency=concurrency),
-        "control": LaneConfig(concurrency=WAITERS_WIDTH, priority=0),
+        WAIT_LANE: LaneConfig(concurrency=WAITERS_WIDTH, priority=0),
     }
 
 

@@ -63,6 +63,7 @@ __all__ = ("RETRY_DELAYS_MS", "Delivery")
 
 RETRY_DELAYS_MS = (500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000)
 CRASHES_MAX = 5
+CLOSING = "the inbox is closing"
 DEFER_MS = 1_000
 
 _OUTCOMES = {
@@ -116,6 +117,7 @@ class Delivery:
             assert head is not None
             self._begin_over(box, turn, head, now, wall)
         box.turn = turn
+        box.setup_error = ""
         self.turns[turn_id] = turn
         messages = tuple(item.id for item in turn.items)
         why = f"a slot in lane {turn.lane!r} was free"
@@ -173,8 +175,11 @@ class Delivery:
         if turn.live:
             turn.state = state
 
-    def boundary(self, turn: TurnEntry, *, everything: bool, now: int, wall: int) -> list[Item]:
-        """A safe point: what is parked for this turn goes in (`everything`: whatever of its users may go in)."""
+    def boundary(self, turn: TurnEntry, *, everything: bool = False, only: str = "", now: int, wall: int) -> list[Item]:
+        """A safe point: what is parked for this turn goes in.
+
+        `everything`: whatever of its users may go in, parked or not. `only`: one message, the answer to a question.
+        """
         box = self.boxes[turn.owner]
         turn.boundaries += 1
         if turn.state is TurnState.COMPACTING:
@@ -182,7 +187,7 @@ class Delivery:
         if everything:
             taken = [item for item in box.items.values() if self._may_inject(turn, item)]
         else:
-            taken = [item for item in box.parked_items() if item.aim == turn.id]
+            taken = [item for item in box.parked_items() if item.aim == turn.id and only in ("", item.id)]
         for item in taken:
             if item.state in WAITING_STATES:
                 box.count(item, -1)
@@ -196,7 +201,8 @@ class Delivery:
             turn.depth = 0
             self._out.append(Touch(box.owner, turn))
             self._arm(box, now)
-        return [item for item in turn.injected if item.id not in turn.delivered and item.id not in turn.offered]
+        seen = turn.delivered | turn.offered
+        return [item for item in turn.injected if item.id not in seen and only in ("", item.id)]
 
     @staticmethod
     def _may_inject(turn: TurnEntry, item: Item) -> bool:
@@ -517,8 +523,8 @@ class Delivery:
             return f"{turn.id} has run for {max(0, now - turn.began_at)} ms{told}"
         if self.closing:
             return "the inbox is closing; it runs after the next start"
-        if box.not_before > now:
-            return f"its turn could not be begun ({box.setup_error}); next try in {box.not_before - now} ms"
+        if box.setup_error:
+            return f"its turn could not be begun ({box.setup_error}); next try in {max(0, box.not_before - now)} ms"
         head = box.next_item()
         if head is not None and head is not item and item not in box.batch_from(head):
             return "others are before it"

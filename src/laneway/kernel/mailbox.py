@@ -401,7 +401,7 @@ class Mailbox:
         """When the next turn may begin, as far as the messages are concerned; None: nothing waits for one."""
         head = self.next_item()
         if head is None:
-            return 0 if self.overflow else None
+            return self.not_before if self.overflow else None
         if head.eager or head.mode not in GATHERING or not head.is_user:
             return self.not_before
         quiet = min(self.last_at + head.debounce_ms, head.arrived_at + head.max_wait_ms)

@@ -26,7 +26,7 @@ from laneway.events import (
     SessionStopped,
     SettingsChanged,
 )
-from laneway.kernel.delivery import CRASHES_MAX
+from laneway.kernel.delivery import CLOSING, CRASHES_MAX
 from laneway.kernel.mailbox import (
     Add,
     ApprovalEntry,
@@ -105,19 +105,17 @@ class Mailroom(Reception):
     def move(self, message_id: str, position: int, *, actor: str, now: int, wall: int) -> int:
         """Give a waiting message another place among those that wait (from 1); says which it got."""
         box, item = self.waiting_item(message_id, "move")
-        waiting = box.waiting_items()
-        places = [other.place for other in waiting]
-        waiting.remove(item)
-        index = min(max(position, 1), len(places)) - 1
-        waiting.insert(index, item)
-        for other, place in zip(waiting, places, strict=True):
+        others = [other for other in box.waiting_items() if other is not item]
+        index = min(max(position, 1), len(others) + 1) - 1
+        ordered = [other for other in box.items.values() if other is not item]
+        ordered.insert(ordered.index(others[index]) if index < len(others) else len(ordered), item)
+        places = sorted(other.place for other in ordered)  # those that a turn has taken keep their neighbours, too
+        box.items.clear()
+        for other, place in zip(ordered, places, strict=True):
+            box.items[other.id] = other
             if other.place != place:
                 other.place = place
                 self._out.append(Touch(box.owner, other))
-        ordered = sorted(box.items.values(), key=lambda other: other.place)
-        box.items.clear()
-        for other in ordered:
-            box.items[other.id] = other
         self._message_event(MessageMoved, item, wall, reason="moved", actor=actor, position=index + 1)
         self._consider(box, now)
         return index + 1
@@ -163,6 +161,7 @@ class Mailroom(Reception):
             return why_not
         if item.state is MessageState.HELD:
             item.change(Change.RELEASE, f"released by {actor}")
+            self._message_event(MessageReleased, item, wall, actor=actor)
         self.park(box, item)
         if box.cutting is item:
             box.cutting = None
@@ -245,7 +244,8 @@ class Mailroom(Reception):
         stopped = self.stop(owner, "a new conversation begins", actor=actor, now=now, wall=wall)
         session = self._session(owner)
         session.conversation += 1
-        self._event(SessionReset, owner, wall, conversation=session.conversation, actor=actor)
+        why = "a new conversation begins"
+        self._event(SessionReset, owner, wall, conversation=session.conversation, actor=actor, reason=why)
         self._out.append(Touch(owner, session))
         return stopped
 
@@ -254,7 +254,8 @@ class Mailroom(Reception):
         session = self._session(owner)
         session.options = options
         shown = encode({n: v for n in ("mode", "debounce_ms", "cap", "drop") if (v := getattr(options, n)) is not None})
-        self._event(SettingsChanged, owner, wall, settings=shown, actor=actor)
+        why = "reset" if options.is_empty else "set for this session"
+        self._event(SettingsChanged, owner, wall, settings=shown, actor=actor, reason=why)
         if session.is_plain:
             del self.sessions[owner]
             self._out.append(Forget(owner, StateKey("session", session_id(owner))))
@@ -302,6 +303,7 @@ class Mailroom(Reception):
             action=approval.action,
             arguments=encode(approval.arguments),
             expires_ms=approval.expires_ms,
+            reason=f"{approval.action} needs an approval",
         )
         self._out.append(Touch(turn.owner, entry))
         self._arm(box, now)
@@ -322,7 +324,15 @@ class Mailroom(Reception):
         child = ChildEntry(turn.owner, child_id, seq=self._next_seq(), turn_id=turn.id, label=label)
         child.route, child.sender = turn.route, turn.sender
         self.boxes[turn.owner].children[child_id] = child
-        self._event(ChildStarted, turn.owner, wall, turn_id=turn.id, child_id=child_id, label=label)
+        self._event(
+            ChildStarted,
+            turn.owner,
+            wall,
+            turn_id=turn.id,
+            child_id=child_id,
+            label=label,
+            reason="its turn started it",
+        )
         self._out.append(Touch(turn.owner, child))
         return child
 
@@ -354,6 +364,7 @@ class Mailroom(Reception):
             label=child.label,
             state=state,
             message_id=message_id,
+            reason=f"it {state}",
         )
         self._out.append(Touch(child.owner, child))
         box = self.boxes.get(child.owner)
@@ -403,6 +414,7 @@ class Mailroom(Reception):
             self._load_message(item, turns, now, wall)
         for turn in turns.values():
             if turn.id in unbegun and turn.cancelled:
+                self.untell(self.boxes[turn.owner], turn)
                 self.end(turn, TurnState.CANCELLED, reason=turn.cancelled, now=now, wall=wall)
             elif turn.id in unbegun:
                 self.give_back(turn, "its turn could not be begun", now=now, wall=wall)
@@ -480,7 +492,7 @@ class Mailroom(Reception):
             item.set_body()
         if turn.forget:
             self.to_forget.append(turn)
-        if turn.cancelled:
+        if turn.cancelled and turn.cancelled != CLOSING:
             why = f"{turn.cancelled}; the process ended meanwhile"
             self.untell(box, turn)
             self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)
@@ -550,7 +562,7 @@ def _carry_over(old: TurnEntry, turn: TurnEntry) -> None:
         turn.fence_at = old.fence_at
     turn.boundaries, turn.entries, turn.began_at = old.boundaries, old.entries, old.began_at
     turn.merge_key, turn.route, turn.prompt, turn.lane = old.merge_key, old.route, old.prompt, old.lane
-    turn.tokens, turn.asking = old.tokens, old.asking
+    turn.tokens, turn.asking, turn.answered_by = old.tokens, old.asking, old.answered_by
     turn.delivered, turn.offered = old.delivered, old.offered
 
 

@@ -340,6 +340,7 @@ class TurnEntry:
 
     __slots__ = (
         "answer",
+        "answered_by",
         "asking",
         "began_at",
         "began_ms",
@@ -403,6 +404,7 @@ class TurnEntry:
         self.stopped = False  # /stop or /new: what it has seen does not come back
         self.forget = False  # rollback: its lines leave the history
         self.fence_at = 0  # when its grace is over
+        self.answered_by = ""  # the message that answers its question
         self.asking = False  # it waits for the next message of its own users
         self.boundaries = 0
         self.depth = 0  # how many request_followup lie behind it

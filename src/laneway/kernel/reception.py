@@ -55,7 +55,11 @@ class Reception(Delivery):
         item.reason = self._take_effect(box, item, now, wall)
         position = box.waiting
         if item.state is MessageState.QUEUED and not item.reason:
-            item.reason = "it runs at once" if was_idle and item.eager else self._waits_for(box, item, now)
+            item.reason = (
+                "it runs at once"
+                if was_idle and item.eager and not box.setup_error
+                else self._waits_for(box, item, now)
+            )
         mode = item.mode.value
         self._message_event(MessageAccepted, item, wall, position=position, mode=mode)
         if item.is_user:
@@ -117,6 +121,7 @@ class Reception(Delivery):
             self.cancel_turn(box, "a user's message goes before a heartbeat", now=now, wall=wall)
         elif turn is not None and turn.asking and item.fits(turn) and not turn.cancelled:
             turn.asking = False
+            turn.answered_by = item.id
             self._aim(box, item, turn.id)
             item.change(Change.PARK, f"it answers the question of {turn.id}")
             self._out.append(WakeTurn(box.owner, turn.id))

@@ -73,7 +73,7 @@ class Arrivals:
         self.is_open = False
         self.is_shut = False
         self._lost: FencedError | None = None
-        self._arrivals: deque[tuple[Arrival, asyncio.Future[Taken]]] = deque()
+        self._arrivals: deque[tuple[Arrival | None, asyncio.Future[Any]]] = deque()
         self._looking: asyncio.Task[None] | None = None
         self._unstored: dict[tuple[Owner, str, str], Item] = {}  # dedupe of what the store does not have yet
         self._waiters: dict[str, list[asyncio.Future[Final]]] = {}
@@ -146,6 +146,14 @@ class Arrivals:
         self.check_open()
         return Arrival(message, resolve, lane, expires_ms, dedupe_ms)
 
+    async def in_order(self) -> None:
+        """Wait until every message that came before has been taken: a command must not overtake them."""
+        if self._looking is not None or self._arrivals:
+            turnstile: asyncio.Future[Any] = self.loop.create_future()
+            self._arrivals.append((None, turnstile))
+            self._pump()
+            await turnstile
+
     def _pump(self) -> None:
         """Take in what has arrived: at once, or when the store has said which of them it has seen before."""
         if self._looking is not None or not self._arrivals:
@@ -154,8 +162,8 @@ class Arrivals:
         self._arrivals.clear()
         self._looking = self.loop.create_task(self._look_up(group), name="laneway-dedupe")
 
-    async def _look_up(self, group: list[tuple[Arrival, asyncio.Future[Taken]]]) -> None:
-        asked = [arrival for arrival, _ in group if arrival.message.message_id is not None and arrival.dedupe_ms]
+    async def _look_up(self, group: list[tuple[Arrival | None, asyncio.Future[Any]]]) -> None:
+        asked = [one for one, _ in group if one is not None and one.message.message_id is not None and one.dedupe_ms]
         lookups = [self._lookup(arrival) for arrival in asked]
         seen: dict[int, MessageRow] = {}
         error: Exception | None = None
@@ -171,7 +179,10 @@ class Arrivals:
         finally:
             self._looking = None
         for arrival, done in group:
-            if error is not None and arrival in asked:
+            if arrival is None:
+                if not done.done():
+                    done.set_result(None)
+            elif error is not None and arrival in asked:
                 fail(done, error)
             elif not done.done():  # else its sender gave up before it was taken
                 self._take(arrival, seen.get(id(arrival)), done)

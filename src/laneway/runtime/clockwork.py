@@ -219,7 +219,7 @@ class Clockwork:
             engine.kernel.note(ScheduleMissed, entry.owner, wall, count=owed.firings, reason=why, **facts)
         else:
             message_id = self._send(entry, owed.firings - 1, wall)
-            engine.kernel.note(ScheduleFired, entry.owner, wall, message_id=message_id, **facts)
+            engine.kernel.note(ScheduleFired, entry.owner, wall, message_id=message_id, reason="it was due", **facts)
         entry.last_id = message_id or entry.last_id
         if owed.next_ms is None:
             del self._entries[schedule.id]

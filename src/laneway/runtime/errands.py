@@ -20,7 +20,7 @@ from laneway.runtime.executor import needs_thread
 from laneway.runtime.handles import Job
 from laneway.runtime.turns import Child, Turn
 
-__all__ = ("SYSTEM_SETTINGS", "Errands", "describe")
+__all__ = ("SYSTEM_SETTINGS", "WAIT_LANE", "Errands", "describe")
 
 # The engine is the owner of its turns and children: it alone sets their private fields.
 # ruff: noqa: SLF001
@@ -28,7 +28,8 @@ __all__ = ("SYSTEM_SETTINGS", "Errands", "describe")
 T = TypeVar("T")
 
 SYSTEM_SETTINGS = QueueSettings(mode=Mode.FOLLOWUP)
-APPROVAL_LANE = "control"
+WAIT_LANE = "waiting/control"
+"""Where waits for people are: like every `control` lane it is outside every cap, so a wait costs nobody a slot."""
 
 
 class _ChildEnd(NamedTuple):
@@ -45,6 +46,7 @@ class Errands(Arrivals):
     def __init__(self, *args: Any, lanes: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.lanes = lanes
+        self.waits = lanes  # the whole of the lanes, when `lanes` is the part of one workspace
         self._children: dict[str, Child] = {}
         self._child_ends: dict[str, _ChildEnd] = {}  # until the store has them
         self._approvals: dict[str, asyncio.Future[Approval]] = {}
@@ -77,9 +79,7 @@ class Errands(Arrivals):
         try:
             await self.change(entry.owner, self.kernel.ask, entry, approval)
             async with turn.phase(TurnState.WAITING):
-                answered: Approval = await self.lanes.run(
-                    APPROVAL_LANE, _wait_for, answer, label=f"approval {approval.id}"
-                )
+                answered: Approval = await self.waits.run(WAIT_LANE, _wait_for, answer, label=f"approval {approval.id}")
             turn._check_fence()
             return answered
         finally:
@@ -100,15 +100,18 @@ class Errands(Arrivals):
         try:
             await turn.reply(question)
             async with turn.phase(TurnState.WAITING):
-                await self.lanes.run(APPROVAL_LANE, _wait_for, answered, label=f"question of {turn.id}")
+                await self.waits.run(WAIT_LANE, _wait_for, answered, label=f"question of {turn.id}")
         finally:
             timer.cancel()
             turn._entry.asking = False
             turn._answered = None
-        taken = await self.take_in(turn, everything=False)
+        answer_id, turn._entry.answered_by = turn._entry.answered_by, ""
+        if not answer_id:
+            return None
+        taken = await self.take_in(turn, only=answer_id)
         return taken[0] if taken else None
 
-    async def take_in(self, turn: Turn, *, everything: bool) -> list[Message]:
+    async def take_in(self, turn: Turn, *, everything: bool = False, only: str = "") -> list[Message]:
         """What goes into a turn at a boundary."""
         raise NotImplementedError
 

@@ -16,6 +16,7 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from itertools import chain, repeat
 from typing import Any, NamedTuple, assert_never
 
 from laneway.errors import (
@@ -25,11 +26,13 @@ from laneway.errors import (
     InterruptSignalError,
     InvalidMessageError,
     LanewayError,
+    StoreInUseError,
     UnstorableError,
     UsageError,
     text_of,
 )
 from laneway.kernel import texts
+from laneway.kernel.delivery import CLOSING
 from laneway.kernel.mailbox import (
     AbandonTurn,
     Add,
@@ -56,7 +59,7 @@ from laneway.mail import (
     TurnState,
 )
 from laneway.records import JobState
-from laneway.rows import Owner, StateRow
+from laneway.rows import Batch, Owner, StateKey, StateRow
 from laneway.runtime.errands import SYSTEM_SETTINGS, Errands, describe
 from laneway.runtime.handles import CURRENT, Job
 from laneway.runtime.journal import Journal
@@ -96,6 +99,7 @@ class MailEngine(Errands):
         self._ends: dict[str, _End] = {}
         self._unbegun: dict[str, Owner] = {}  # turns of this process whose handler has not been called
         self._quiet: list[asyncio.Future[None]] = []
+        self._tellers: set[asyncio.Task[None]] = set()
         self._is_settling = False  # closing: what the store refuses now is found again by the next start
         self._stumbles: dict[Owner, int] = {}  # how often in a row the store has refused a session
         self._unstorable: set[Owner] = set()  # sessions with an end that can never be stored as it is
@@ -113,6 +117,7 @@ class MailEngine(Errands):
         try:
             self.journal = Journal(self.store, on_failure=self._on_failure)
             loaded = await self.store.load_workspace(self.workspace)
+            await self._claim(loaded.states)
             now, wall = self.now(), self.wall()
             self.kernel.load(loaded, running={}, now=now, wall=wall)
             for child in list(self.kernel.orphans()):
@@ -128,6 +133,28 @@ class MailEngine(Errands):
         self.is_open = True
         self.carry_out()
         return [row for row in loaded.states if row.kind == "schedule"]
+
+    async def _claim(self, rows: list[StateRow]) -> None:
+        """Two inboxes of one process on one workspace would run everything twice: the second is refused."""
+        mine = f"epoch {self.store.epoch}"
+        claim_id = f"inbox:{self.workspace}"
+        if any(row.kind == "claim" and row.id == claim_id and row.state == mine for row in rows):
+            raise StoreInUseError(
+                f"workspace {self.workspace!r} of this store is in use by another inbox of this process",
+                hint="use that one, or give this one a workspace of its own",
+            )
+        owner = Owner("default", self.workspace)
+        row = StateRow("claim", claim_id, *owner, self.store.next_seq(), 1, mine, "{}")
+        (result,) = await self.store.commit([Batch(owner, self.store.epoch, (row,))])
+        if result.error is not None:
+            raise result.error
+
+    async def _release(self) -> None:
+        key = StateKey("claim", f"inbox:{self.workspace}")
+        owner = Owner("default", self.workspace)
+        (result,) = await self.store.commit([Batch(owner, self.store.epoch, (), (key,))])
+        if result.error is not None:
+            raise result.error
 
     def running_turn(self, owner: Owner) -> Turn | None:
         """The turn that runs in a session."""
@@ -146,7 +173,7 @@ class MailEngine(Errands):
         for turn in list(self._turns.values()):
             box = self.kernel.boxes.get(turn._entry.owner)
             if box is not None:
-                self.kernel.cancel_turn(box, "the inbox is closing", now=self.now(), wall=self.wall())
+                self.kernel.cancel_turn(box, CLOSING, now=self.now(), wall=self.wall())
         for child in list(self._children.values()):
             child.cancel("the inbox is closing")
         self.carry_out()
@@ -157,13 +184,17 @@ class MailEngine(Errands):
                 if turn._job is not None:
                     self.lanes._engine.abandon(turn._job.id, "the inbox closed")
         self._is_settling = True
-        reloads = list(self._reloads.values())
+        reloads = [*self._reloads.values(), *self._tellers]
         for task in reloads:
             task.cancel()
         await asyncio.gather(*reloads, return_exceptions=True)
         await self.journal.settled()
         self.is_open = False
         self._shut()
+        try:
+            await self._release()
+        except LanewayError as error:
+            _log.warning("the claim to workspace %r was not given back: %s", self.workspace, error)
         await self.store.close()
 
     async def _wait_quiet(self, timeout_ms: int) -> None:
@@ -305,7 +336,7 @@ class MailEngine(Errands):
         try:
             await self.journal.committed(owner)
         except asyncio.CancelledError:
-            self._end(turn, *_cancelled_by(turn))
+            self._cut_short(turn)
             raise
         except LanewayError as error:
             self._turns.pop(turn.id, None)
@@ -339,6 +370,20 @@ class MailEngine(Errands):
         else:
             self._finish_turn(turn, answer)
 
+    def _cut_short(self, turn: Turn) -> None:
+        """The task of a turn was cancelled before its handler began: by us, or by somebody who cancels everything."""
+        entry = turn._entry
+        if entry.cancelled or not entry.live or entry.owner in self._reloads:
+            self._end(turn, *_cancelled_by(turn))
+            return
+        self._turns.pop(turn.id, None)
+        self._unbegun.pop(turn.id, None)
+        why = "its task was cancelled before it began"
+        self.kernel.give_back(entry, why, now=self.now(), wall=self.wall())
+        self.kernel.setup_failed(entry.owner, why, now=self.now(), wall=self.wall())
+        self.carry_out()
+        self._note_quiet()
+
     def _finish_turn(self, turn: Turn, answer: object) -> None:
         """The handler has returned: what it returned is the answer, if it is one and nobody interrupted it."""
         if turn._entry.cancelled:
@@ -368,7 +413,10 @@ class MailEngine(Errands):
         self._unbegun.pop(turn.id, None)
         self._ends[turn.id] = _End(state, answer, reason)
         now, wall = self.now(), self.wall()
-        if self.kernel.closing and state is not TurnState.SUCCEEDED and self.kernel.on_crash is OnCrash.RERUN:
+        if not turn._begun:
+            self.kernel.untell(self.kernel.boxes[entry.owner], entry)
+        unended = entry.cancelled in ("", CLOSING) and state is not TurnState.SUCCEEDED
+        if self.kernel.closing and unended and self.kernel.on_crash is OnCrash.RERUN:
             self.kernel.give_back(entry, reason, now=now, wall=wall)
         else:
             closed = self.kernel.closing and state is TurnState.CANCELLED
@@ -402,12 +450,12 @@ class MailEngine(Errands):
             for waiter in self._quiet:
                 _succeed(waiter)
 
-    async def take_in(self, turn: Turn, *, everything: bool) -> list[Message]:
+    async def take_in(self, turn: Turn, *, everything: bool = False, only: str = "") -> list[Message]:
         """What goes into a turn at a boundary; nothing, if the store does not take it."""
         entry = turn._entry
         if entry.owner in self._reloads:
             return []
-        items = self.kernel.boundary(entry, everything=everything, now=self.now(), wall=self.wall())
+        items = self.kernel.boundary(entry, everything=everything, only=only, now=self.now(), wall=self.wall())
         if not items:
             return []
         ids = {item.id for item in items}
@@ -530,22 +578,30 @@ class MailEngine(Errands):
         self.carry_out()
         self.on_reloaded(owner, loaded.states)
         self._note_quiet()
-        await self._tell_what_was_stored(owner)
+        teller = self.loop.create_task(self._tell_what_was_stored(owner), name=f"laneway-tell {owner.session}")
+        self._tellers.add(teller)
+        teller.add_done_callback(self._tellers.discard)
 
     async def _tell_what_was_stored(self, owner: Owner) -> None:
-        """The store may have kept what it said it had not: whoever waits for that is told now."""
-        try:
-            for message_id in list(self._waiters):
-                item = self.kernel.items.get(message_id)
-                if item is None or item.state.is_final:
-                    self._settle(await self.final_of(message_id))
-            for approval_id in list(self._approvals):
-                row = await self.store.history.state("approval", approval_id)
-                if row is not None and not row.live and row.session == owner.session:
-                    self._answer(decode_approval(row, json.loads(row.body)))
-            await self._retell_children(owner)
-        except LanewayError as error:
-            _log.warning("what became of session %r is not known: %s", owner.session, error)
+        """The store may have kept what it said it had not: whoever waits for that is told, as soon as it can say."""
+        for delay in chain(RELOAD_DELAYS_S, repeat(RELOAD_DELAYS_S[-1])):
+            try:
+                await self._ask_what_was_stored(owner)
+                break
+            except LanewayError as error:
+                _log.warning("what became of session %r is not known yet: %s", owner.session, error)
+                await asyncio.sleep(delay)
+
+    async def _ask_what_was_stored(self, owner: Owner) -> None:
+        for message_id in list(self._waiters):
+            item = self.kernel.items.get(message_id)
+            if item is None or item.state.is_final:
+                self._settle(await self.final_of(message_id))
+        for approval_id in list(self._approvals):
+            row = await self.store.history.state("approval", approval_id)
+            if row is not None and not row.live and row.session == owner.session:
+                self._answer(decode_approval(row, json.loads(row.body)))
+        await self._retell_children(owner)
 
     def _attach(self, turn: Turn, entry: TurnEntry) -> None:
         """A turn that lived on while its session was loaded again; or had ended, and was not heard."""
