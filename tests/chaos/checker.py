@@ -279,7 +279,6 @@ def _pokes(evidence: Evidence) -> Findings:
     begun: dict[str, list[Ran]] = defaultdict(list)
     for ran in evidence.account.begun:
         begun[ran.message_id].append(ran)
-    edits = [poke for poke in evidence.account.pokes if poke.what == "edit"]
     for poke in evidence.account.pokes:
         if poke.what == "stop":
             for message_id, (accepted, session) in evidence.account.accepted.items():
@@ -291,10 +290,16 @@ def _pokes(evidence: Evidence) -> Findings:
             row = evidence.stored.rows.get(poke.message_id)
             if begun[poke.message_id] or row is None or row.state != MessageState.WITHDRAWN:
                 yield "unstopped", f"{poke} took back {row}, which began {begun[poke.message_id]}"
-        elif poke.what == "edit" and sum(poke.message_id == other.message_id for other in edits) == 1:
+        elif poke.what == "edit":
             for ran in begun[poke.message_id]:
-                if ran.place > poke.done and ran.text != f"edit {poke.number} please":
+                # A later edit may have been stored without an answer: its number is higher.
+                if ran.place > poke.done and _edit_number(ran.text) < poke.number:
                     yield "unedited", f"{poke} is not what {ran} began with"
+
+
+def _edit_number(text: str) -> int:
+    found = re.fullmatch(r"edit (\d+) please", text)
+    return int(found[1]) if found else 0
 
 
 def _notes(evidence: Evidence) -> Findings:

@@ -201,12 +201,15 @@ def test_what_was_accepted_after_a_stop_may_begin() -> None:
     assert kinds(evidence) == set()
 
 
-def test_an_edit_that_was_acknowledged_and_forgotten_is_found() -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("m2 please", {"unedited"}), ("edit 8 please", {"unedited"}), ("edit 9 please", set()), ("edit 10 please", set())],
+)
+def test_an_edit_that_was_acknowledged_and_forgotten_is_found(text: str, expected: set[str]) -> None:
     evidence = world()
     poked(evidence, "edit", "msg-2")
-    assert kinds(evidence) == {"unedited"}
-    evidence.account.begun = [ran._replace(text="edit 9 please") for ran in evidence.account.begun]
-    assert kinds(evidence) == set()
+    evidence.account.begun = [one._replace(text=text) for one in evidence.account.begun]
+    assert kinds(evidence) == expected
 
 
 @pytest.mark.parametrize(
