@@ -204,7 +204,7 @@ async def heal(history: History, disk: MemoryDisk) -> None:
     assert rows_of(disk) == dict.fromkeys(history.letters, "dead")
 
 
-def check(history: History, closes: int) -> None:
+def check_promises(history: History, closes: int) -> None:
     """Every promise, for every job."""
     for name, told in history.jobs.items():
         letters = history.letters[name]
@@ -235,7 +235,7 @@ def test_no_crash_and_no_fault_breaks_a_promise(script: list[tuple[Any, ...]], s
     for number, each in enumerate(script):
         run_sim(live(history, disk, each, number), seed=seed + number)
     run_sim(heal(history, disk), seed=seed)
-    check(history, sum(1 for _, (end, *_), _ in script if end == "close"))
+    check_promises(history, sum(1 for _, (end, *_), _ in script if end == "close"))
 
 
 @pytest.fixture(autouse=True, scope="module")
