@@ -86,6 +86,11 @@ class Arrivals:
         """Do what the kernel has decided."""
         raise NotImplementedError
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it is open, not closing, and still the owner of its store."""
+        return self.is_open and not self.kernel.closing and self._lost is None
+
     def check_open(self) -> None:
         """Refuse callers before opening and after closing, and when somebody else owns the store."""
         if not self.is_open:

@@ -184,14 +184,14 @@ class Clockwork:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._entries and self._engine.is_open and not self._closed:
+        if self._entries and self._engine.is_at_work and not self._closed:
             due = min(entry.schedule.next_ms for entry in self._entries.values())
             delay = min(max(0, due - self._engine.wall()), LOOK_MS)
             self._timer = self._engine.loop.call_later(delay / 1000, self._tick)
 
     def _tick(self) -> None:
         wall = self._engine.wall()
-        if not self._engine.kernel.closing:
+        if self._engine.is_at_work:
             for entry in list(self._entries.values()):
                 every = entry.schedule.every_ms
                 if every is not None and entry.schedule.next_ms > wall + every:
