@@ -32,6 +32,7 @@ from laneway.rows import EntryRow, EventRow, Owner, StateKey, StateRow
 __all__ = ("ApprovalEntry", "ChildEntry", "MailEffect", "Mailbox", "SessionEntry")
 
 NOTICE_MS = 2_000
+NOTICE_STEP_MS = 250
 
 
 # ---- effects --------------------------------------------------------------------------------------------
@@ -423,6 +424,7 @@ class Mailbox:
         while self.notices and (self.notices[0].noticed or self.notices[0].state not in WAITING_STATES):
             self.notices.popleft()
         if self.notices:
-            due.append(self.notices[0].arrived_at + NOTICE_MS)
+            # Rounded up: who waits is told in groups, because each time everybody's position is counted.
+            due.append(-(-(self.notices[0].arrived_at + NOTICE_MS) // NOTICE_STEP_MS) * NOTICE_STEP_MS)
         due.extend(entry.warn_at or entry.expires_at for entry in self.approvals.values())
         return min(due, default=None)
