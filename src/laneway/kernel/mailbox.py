@@ -33,6 +33,7 @@ __all__ = ("ApprovalEntry", "ChildEntry", "MailEffect", "Mailbox", "SessionEntry
 
 NOTICE_MS = 2_000
 NOTICE_STEP_MS = 250
+NOTICE_FEW = 100
 
 
 # ---- effects --------------------------------------------------------------------------------------------
@@ -424,7 +425,8 @@ class Mailbox:
         while self.notices and (self.notices[0].noticed or self.notices[0].state not in WAITING_STATES):
             self.notices.popleft()
         if self.notices:
-            # Rounded up: who waits is told in groups, because each time everybody's position is counted.
-            due.append(-(-(self.notices[0].arrived_at + NOTICE_MS) // NOTICE_STEP_MS) * NOTICE_STEP_MS)
+            # With many waiting they are told in groups, because each time everybody's position is counted.
+            step = NOTICE_STEP_MS if self.waiting > NOTICE_FEW else 1
+            due.append(-(-(self.notices[0].arrived_at + NOTICE_MS) // step) * step)
         due.extend(entry.warn_at or entry.expires_at for entry in self.approvals.values())
         return min(due, default=None)
