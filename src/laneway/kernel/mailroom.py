@@ -221,6 +221,7 @@ class Mailroom(Reception):
         turns = 0
         if box.turn is not None:
             box.turn.stopped = True
+            self._out.append(Touch(owner, box.turn))
             turns = int(self.cancel_turn(box, reason, now=now, wall=wall, actor=actor))
         children = [child for child in box.children.values() if child.live]
         for child in children:
