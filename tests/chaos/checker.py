@@ -283,13 +283,14 @@ def _pokes(evidence: Evidence) -> Findings:
         if poke.what == "stop":
             for message_id, (accepted, session) in evidence.account.accepted.items():
                 if session == poke.session and accepted < poke.asked:
-                    late = [ran for ran in begun[message_id] if ran.place > poke.done]
-                    if late:
-                        yield "unstopped", f"{poke} ended what waits, and {late[0]} began"
+                    for ran in begun[message_id]:
+                        if ran.place > poke.done:
+                            yield "unstopped", f"{poke} ended what waits, and {ran} began"
         elif poke.what == "withdraw":
             row = evidence.stored.rows.get(poke.message_id)
-            if begun[poke.message_id] or row is None or row.state != MessageState.WITHDRAWN:
-                yield "unstopped", f"{poke} took back {row}, which began {begun[poke.message_id]}"
+            late = [ran for ran in begun[poke.message_id] if ran.place > poke.done]
+            if late or row is None or row.state != MessageState.WITHDRAWN:
+                yield "unstopped", f"{poke} took back {row}, which began {late}"
         elif poke.what == "edit":
             for ran in begun[poke.message_id]:
                 # A later edit may have been stored without an answer: its number is higher.

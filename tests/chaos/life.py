@@ -185,10 +185,11 @@ class Life:
 
     async def _poke(self, inbox: Inbox, number: int, session: str, what: str) -> None:
         """Do something to a session, and write down when it was asked for and when it was acknowledged."""
-        waiting = inbox.pending(session)
-        message_id = self._random.choice(waiting).id if waiting else ""
-        self._witness.note("poke", number)
+        message_id = ""
         try:
+            if waiting := inbox.pending(session):
+                message_id = self._random.choice(waiting).id
+            self._witness.note("poke", number)
             match what:
                 case "stop":
                     await inbox.stop(session)
