@@ -242,6 +242,7 @@ def kill(inbox: Inbox, store: CutStore) -> MemoryDisk:
     engine = inbox._engine  # noqa: SLF001 - what is dead commits nothing and begins nothing
     engine.journal._flush = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 - as above
     engine.kernel.closing = True
+    inbox._clockwork.close()  # noqa: SLF001 - as above
     return store.disk
 
 

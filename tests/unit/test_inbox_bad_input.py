@@ -338,6 +338,7 @@ async def test_a_handler_that_raises_fails_its_turn_and_nothing_else(error: Base
         assert bad.reason
         assert good.outcome is Outcome.SUCCEEDED
         assert str(await inbox.explain(bad.message_id))
+        await passing()
     assert log.answers() == ["re: next"]
 
 
@@ -350,6 +351,7 @@ async def test_a_handler_that_returns_garbage_fails_its_turn_and_says_so(value: 
     agent = Agent(returns=returns)
     async with new_inbox(agent, mode="followup") as inbox, Log(inbox) as log:
         bad, good = await finals(inbox, await send(inbox, "returns", "next"))
+        await passing()
     assert (bad.outcome, bad.answer) == (Outcome.FAILED, None)
     assert bad.reason
     assert good.outcome is Outcome.SUCCEEDED

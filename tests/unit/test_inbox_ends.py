@@ -536,6 +536,7 @@ async def test_a_turn_begins_and_ends_once_and_says_how(way: Way, state: TurnSta
         one = await way(Stage(inbox, agent))
         final = await inbox.wait(one)
         agent.let_go()
+        await passing()
     mine = [event for event in log.events if getattr(event, "turn_id", "") == final.turn_id]
     assert [e.type for e in mine if e.type in ("turn.started", "turn.ended")] == ["turn.started", "turn.ended"]
     (ended,) = [event for event in log.of("turn.ended") if event.turn_id == final.turn_id]
