@@ -190,6 +190,8 @@ class Errands(Arrivals):
     def _tell_of_unborn(self, owner: Owner, child: Child, state: str, text: str) -> None:
         """A sub-agent whose start was never stored has not started, and its turn does not know: tell the session."""
         told = child._note is not None and child._note.id in self.kernel.items
+        if told and self.journal.has(owner):
+            return  # whether it is on disk is not known yet
         if child._stored or child.is_awaited or told:
             del self._child_ends[child.id]
             return
@@ -207,8 +209,14 @@ class Errands(Arrivals):
     async def _retell_children(self, owner: Owner) -> None:
         """A session was loaded again: say once more what the store has not heard of its sub-agents."""
         for child_id in [name for name, end in self._child_ends.items() if end.child.owner == owner]:
-            if await self.store.history.state("child", child_id) is not None and child_id in self._child_ends:
-                self._child_ends[child_id].child._stored = True
+            if child_id not in self._child_ends:
+                continue
+            child = self._child_ends[child_id].child
+            if await self.store.history.state("child", child_id) is not None:
+                child._stored = True
+            note = child._note
+            if note is not None and await self.store.history.message(note.id) is not None:
+                self._child_ends.pop(child_id, None)
             if child_id in self._child_ends and owner not in self._reloads:
                 self._end_child(owner, child_id)
         box = self.kernel.boxes.get(owner)

@@ -161,8 +161,18 @@ class Journal:
             self._fail(owner, group, refusal)
 
     async def _commit(self, batches: list[Batch]) -> None:
-        results: list[BatchResult]
         work = [batch for batch in batches if batch.rows or batch.forget]
+        errors: dict[Owner, Exception | None]
+        try:
+            errors = await self._write(work)
+        except asyncio.CancelledError:  # somebody cancels everything: whether it is on disk, nobody knows
+            lost = StoreUnavailableError("the commit was cancelled", hint="the store is asked again")
+            self._land({batch.owner: lost for batch in work})
+            raise
+        self._land(errors)
+
+    async def _write(self, work: list[Batch]) -> dict[Owner, Exception | None]:
+        results: list[BatchResult]
         try:
             results = await self.store.commit(work) if work else []
         except LanewayError as error:
@@ -171,10 +181,12 @@ class Journal:
             _log.exception("the store failed in a way of its own")
             wrapped = StoreUnavailableError(f"the store failed: {type(error).__name__}: {error}")
             results = [BatchResult(wrapped)] * len(work)
-        finally:
-            self._flying = None
-            sent, self._sent = self._sent, {}
-        errors = {batch.owner: result.error for batch, result in zip(work, results, strict=True)}
+        return {batch.owner: result.error for batch, result in zip(work, results, strict=True)}
+
+    def _land(self, errors: dict[Owner, Exception | None]) -> None:
+        """A commit is over: tell everybody, and send what has come together meanwhile."""
+        self._flying = None
+        sent, self._sent = self._sent, {}
         for owner, group in sent.items():
             failure = errors.get(owner)
             if failure is None:
