@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from laneway import JobCancelledError, JobFailedError, JobState, LaneConfig, RetryPolicy
+from laneway.rows import Batch, BatchResult
 from laneway.sim.loop import SimLoop
 from laneway.stores import MemoryDisk, MemoryStore
 from laneway.testing.faults import FaultyStore
@@ -229,6 +231,51 @@ async def test_a_task_that_somebody_else_cancels_is_an_interruption_and_no_end()
         assert reading.attempt == 2
         assert rows_of(disk) == {"writing": "dead"}
         assert [letter.args for letter in lanes.dead_letters.list()] == [("writing",)]
+
+
+class Gated(MemoryStore):
+    """A store that commits nothing while its gate is shut."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        """Wait for the gate."""
+        await self.gate.wait()
+        return await super().commit(batches)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@simulated
+async def test_an_outcome_is_not_undone_by_who_cancels_the_task_while_it_is_stored(fails: bool) -> None:
+    disk, calls = MemoryDisk(), []
+    store = Gated(disk)
+
+    async def shut(name: str) -> str:
+        calls.append(name)
+        store.gate.clear()
+        if fails:
+            raise ValueError(name)
+        return name
+
+    async with durable_lanes(store) as lanes:
+        lanes.handler("shut", shut)
+        job = await lanes.enqueue("one", "shut", "a", retry=RetryPolicy.fixed(1, 10_000))
+        await passing(1)
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == job.id]
+        task.cancel()
+        await passing(1)
+        store.gate.set()
+        await passing(1)
+        if fails:
+            assert (job.state, job.attempt) == (JobState.SCHEDULED, 1)
+        else:
+            assert await job == "a"
+        assert len(lanes.dead_letters) == 0
+    assert rows_of(disk) == ({"a": "scheduled"} if fails else {})
+    assert calls == ["a"]
 
 
 @simulated

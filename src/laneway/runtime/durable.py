@@ -103,8 +103,14 @@ async def run_durable(engine: Engine, job: DurableJob, number: int) -> None:
             raise
     else:
         if durable.counts(job, number):
-            job.record.gone = True
-            await durable.writes.write_outcome(job.record)
+            record, writes = job.record, durable.writes
+            record.gone = True
+            try:
+                await writes.written(record)
+            except LanewayError:
+                await writes.recovered(record)
+            except asyncio.CancelledError:
+                pass  # the outcome is what it is, and on its way to the store
         engine.attempt_succeeded(job, number, value)
 
 
