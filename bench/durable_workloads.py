@@ -79,8 +79,8 @@ DURABLE: Final = Workload(
         Ratio(
             name="of a raw SQLite loop",
             says="speed against the same three writes in groups of 100, FULL, with nothing around them",
-            over="raw loop.seconds_per_job",
-            under="lanes.seconds_per_job",
+            over="raw loop.wall_per_job",  # its writes are in one thread and ours in two: only the wall clock is fair
+            under="lanes.wall_per_job",
             gate=">=",
             limit=0.2,
         ),
