@@ -287,7 +287,7 @@ class Item:
             expires_ms=body.get("expires_ms", 0),
         )
         item.place = row.place
-        item.state = MessageState(row.state)
+        item.state = _STATES[row.state]
         item.live = row.live
         item.outcome = Outcome(row.outcome) if row.outcome else None
         item.turn_id, item.reason, item.ended_ms = row.turn_id, row.reason, row.ended_ms
@@ -313,20 +313,32 @@ def decode_sender(value: list[Any] | None) -> Sender | None:
     return Sender(id=value[0], name=value[1], owner=value[2], rights=tuple(value[3]))
 
 
+_scan = json.JSONDecoder().scan_once  # as `loads`, without its wrappers: a restart reads a hundred thousand of them
+_MODES = {mode.value: mode for mode in Mode}
+_KINDS = {kind.value: kind for kind in MessageKind}
+_STATES = {state.value: state for state in MessageState}
+_PRIORITIES = {int(priority): priority for priority in Priority}
+
+
+@lru_cache(maxsize=4096)
+def _route_of(key: str) -> Route:
+    channel, account, thread, chat_type = json.loads(key)
+    return Route(channel=channel, account=account, thread=thread, chat_type=chat_type)
+
+
 def decode_message(row: MessageRow) -> tuple[Message, dict[str, Any]]:
     """What was sent, and the rest of the body."""
-    body: dict[str, Any] = json.loads(row.body)
-    channel, account, thread, chat_type = json.loads(row.route)
+    body: dict[str, Any] = _scan(row.body, 0)[0]
     message = Message(
         id=row.id,
         session_key=row.session,
         text=body["text"],
         sender=decode_sender(body.get("sender")),
-        route=Route(channel=channel, account=account, thread=thread, chat_type=chat_type),
+        route=_route_of(row.route),
         message_id=row.platform_id,
-        mode=Mode(body["mode"]),
-        kind=MessageKind(body["kind"]),
-        priority=Priority(body.get("priority", Priority.USER)),
+        mode=_MODES[body["mode"]],
+        kind=_KINDS[body["kind"]],
+        priority=_PRIORITIES[body["priority"]] if "priority" in body else Priority.USER,
         tenant=row.tenant,
         attachments=tuple(body.get("attachments", ())),
         arrived_ms=row.arrived_ms,

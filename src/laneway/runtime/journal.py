@@ -46,7 +46,7 @@ class _Group:
         self.things: dict[Hashable, Storable] = {}
         self.added: list[Row] = []
         self.forgotten: dict[StateKey, None] = {}
-        self.after: list[After] = []
+        self.after: list[After | asyncio.Future[None]] = []
 
     def to_batch(self, owner: Owner, epoch: int) -> Batch:
         rows = [thing.to_row() for thing in self.things.values()]
@@ -94,16 +94,7 @@ class Journal:
         """A future for the same moment."""
         future: asyncio.Future[None] = self._loop.create_future()
         future.add_done_callback(_look_at)
-
-        def done(error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        self.after(owner, done)
+        self._group(owner).after.append(future)
         return future
 
     def drop(self, owner: Owner, error: Exception) -> None:
@@ -212,6 +203,13 @@ class Journal:
 
 def _tell(group: _Group, error: Exception | None) -> None:
     for callback in group.after:
+        if isinstance(callback, asyncio.Future):
+            if not callback.done():
+                if error is None:
+                    callback.set_result(None)
+                else:
+                    callback.set_exception(error)
+            continue
         try:
             callback(error)
         except Exception:  # noqa: BLE001 - what one caller brought along must not cost others their answer
