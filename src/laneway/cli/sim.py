@@ -23,14 +23,15 @@ def sim(
     seed: Annotated[int | None, typer.Option(help="Run this one seed.")] = None,
     seconds: Annotated[float, typer.Option(help="Run fresh seeds for this long.")] = 5.0,
     tier: Annotated[
-        Literal["kernel", "engine", "both"], typer.Option(help="The kernel alone, the whole engine, or both.")
-    ] = "both",
+        Literal["kernel", "engine", "mailroom", "mail", "all"],
+        typer.Option(help="Lanes: the kernel alone or the whole engine. Inbox: mailroom or mail. Or all of them."),
+    ] = "all",
     trace: Annotated[bool, typer.Option("--trace", help="Print every transition.")] = False,
     tail: Annotated[int, typer.Option(help="How many lines to print before a failure.")] = TAIL,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Simulate worlds in which everything goes wrong, and check every law after every step."""
-    tiers: tuple[Tier, ...] = TIERS if tier == "both" else (tier,)
+    tiers: tuple[Tier, ...] = TIERS if tier == "all" else (tier,)
     try:
         if seed is not None:
             for each in tiers:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from laneway.sim.engine_tier import run_engine_seed
 from laneway.sim.kernel_tier import run_kernel_seed
+from laneway.sim.mail_kernel_tier import run_mailroom_seed
+from laneway.sim.mail_tier import run_mail_seed
 from laneway.sim.trace import Outcome, Tier, Trace
 
 __all__ = ("TIERS", "Summary", "run_for", "run_seed")
 
-TIERS: tuple[Tier, ...] = ("kernel", "engine")
+TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +46,17 @@ class Summary:
 
 def run_seed(seed: int, tier: Tier, trace: Trace | None = None) -> Outcome:
     """Run one seed of one tier; raise `SimFailedError` when a law is broken."""
-    return run_kernel_seed(seed, trace=trace) if tier == "kernel" else run_engine_seed(seed, trace=trace)
+    match tier:
+        case "kernel":
+            return run_kernel_seed(seed, trace=trace)
+        case "engine":
+            return run_engine_seed(seed, trace=trace)
+        case "mailroom":
+            return run_mailroom_seed(seed, trace=trace)
+        case "mail":
+            return run_mail_seed(seed, trace=trace)
+        case _:
+            assert_never(tier)
 
 
 def seeds_from(first: int, tiers: Sequence[Tier]) -> Iterator[tuple[int, Tier]]:
