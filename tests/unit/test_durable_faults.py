@@ -137,9 +137,10 @@ async def test_a_job_of_which_nobody_knows_yet_whether_it_was_taken_writes_nothi
 @simulated
 async def test_all_who_share_a_key_are_refused_with_it() -> None:
     disk, worker = MemoryDisk(), Worker()
-    store = FaultyStore(MemoryStore(disk))
+    store = FaultyStore(MemoryStore(disk), Random(0))
     async with durable_lanes(store) as lanes:
         worker.register(lanes)
+        store.slow, store.delay_ms = 1.0, 50
         store.fail_next("before")
         calls = [lanes.enqueue("one", "work", "a", key="k") for _ in range(3)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -208,7 +209,7 @@ async def test_a_start_that_could_not_be_stored_is_put_back_and_costs_no_attempt
         assert await other == "plain"
         assert await job == "a"
         assert job.attempt == 1
-        assert now_ms() < 1_500
+        assert now_ms() < 2_000
     assert rows_of(disk) == {}
     assert lanes.metrics()["one"].stats.retried == 0
 

@@ -442,7 +442,7 @@ async def test_a_handler_that_floods_its_own_session_is_held_to_the_cap() -> Non
 
 
 @staged
-async def test_a_handler_that_waits_for_its_own_session_is_ended_by_an_interrupt() -> None:
+async def test_a_handler_that_waits_for_its_own_session_is_refused() -> None:
     async def waits(turn: Turn) -> str:
         receipt = await inbox.submit(S, "later", mode="followup")
         await inbox.wait(receipt.message_id)
@@ -451,13 +451,40 @@ async def test_a_handler_that_waits_for_its_own_session_is_ended_by_an_interrupt
     agent = Agent(waits=waits)
     inbox: Inbox = new_inbox(agent)
     async with inbox:
-        first = await busy(inbox, agent, "waits")
-        await passing(60_000)
-        assert agent.prompts == ["waits"]
-        await finals(inbox, await send(inbox, "cut", mode="interrupt"))
-        assert (await inbox.wait(first)).outcome is Outcome.INTERRUPTED
+        first = await inbox.submit(S, "waits")
+        final = await inbox.wait(first.message_id)
+        assert final.outcome is Outcome.FAILED
+        assert "waits for turn-" in final.reason
         await passing(10)
-    assert agent.prompts == ["waits", "cut", "later"]
+    assert agent.prompts == ["waits", "later"]
+
+
+class Unequal:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("compared")
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class OddText(str):
+    __slots__ = ()
+
+    def encode(self, *args: Any, **kwargs: Any) -> bytes:
+        raise ValueError("encoded")
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(Unequal, Outcome.FAILED), (OddText, Outcome.SUCCEEDED)])
+@staged
+async def test_an_answer_with_methods_of_its_own_ends_the_turn_all_the_same(kind: Any, outcome: Outcome) -> None:
+    async def odd(turn: Turn) -> Any:
+        return (kind("odd") if kind is OddText else kind()) if turn.prompt == "odd" else "fine"
+
+    async with new_inbox(odd) as inbox:
+        (end,) = await finals(inbox, await send(inbox, "odd"))
+        assert end.outcome is outcome
+        (after,) = await finals(inbox, await send(inbox, "after"))
+        assert after.answer == "fine"
 
 
 def test_callables_that_are_async_in_another_way_are_taken() -> None:

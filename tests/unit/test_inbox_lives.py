@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from laneway import (
     ClosedError,
     ConfigError,
     FencedError,
+    Inbox,
     Lanes,
     LanewayError,
     MessageState,
@@ -20,8 +22,9 @@ from laneway import (
     TurnState,
     UnknownStoreError,
     UsageError,
+    WrongThreadError,
 )
-from laneway.rows import Batch, Loaded, MessageRow, StateRow
+from laneway.rows import Batch, BatchResult, Loaded, MessageRow, StateRow
 from laneway.sim.loop import SimLoop
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from laneway.testing import fake_host
@@ -655,3 +658,51 @@ async def test_an_inbox_is_opened_once(given: bool) -> None:
             await inbox.__aenter__()
         await passing(10)
     assert agent.prompts == ["hold", "x"]
+
+
+@staged
+async def test_a_closing_that_is_cancelled_leaves_nothing_behind() -> None:
+    agent, store = Agent(), MemoryStore()
+    inbox = new_inbox(agent, store=store)
+    await inbox.__aenter__()
+    await busy(inbox, agent)
+    closing = asyncio.get_running_loop().create_task(inbox.close())
+    await passing(10)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    check_quiet()
+    async with new_inbox(Agent(), store=store) as again:  # the claim and the store were given back
+        assert again.pending(S) == []
+
+
+class DeafStore(MemoryStore):
+    deaf = False
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        if self.deaf:
+            await asyncio.Event().wait()
+        return await super().commit(batches)
+
+
+@staged
+async def test_closing_does_not_wait_for_ever_for_a_store_that_says_nothing() -> None:
+    store = DeafStore()
+    inbox = new_inbox(Agent(), store=store, close_timeout_ms=300)
+    await inbox.__aenter__()
+    store.deaf = True
+    began = now_ms()
+    await inbox.close()
+    assert now_ms() - began < 30_000
+
+
+async def test_another_thread_is_refused_and_nothing_was_taken() -> None:
+    agent = Agent()
+    async with Inbox(agent) as inbox:
+        with pytest.raises(WrongThreadError):
+            await asyncio.to_thread(asyncio.run, inbox.submit(S, "stray"))
+        with pytest.raises(WrongThreadError):
+            await asyncio.to_thread(asyncio.run, inbox.close())
+        receipt = await inbox.submit(S, "fine")
+        assert (await inbox.wait(receipt.message_id)).answer == "re: fine"
+    assert agent.prompts == ["fine"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from laneway.errors import (
     LanewayError,
     StoreUnavailableError,
     UnknownMessageError,
+    WrongThreadError,
 )
 from laneway.events import SessionEvent
 from laneway.kernel.mailroom import Mailroom
@@ -70,6 +72,7 @@ class Arrivals:
         self.workspace = workspace
         self.journal: Journal
         self.loop: asyncio.AbstractEventLoop
+        self.thread = 0
         self.is_open = False
         self.is_shut = False
         self._lost: FencedError | None = None
@@ -86,6 +89,15 @@ class Arrivals:
         """Do what the kernel has decided."""
         raise NotImplementedError
 
+    def check_thread(self, call: str) -> None:
+        """Refuse callers on other threads: everything here belongs to one loop."""
+        if threading.get_ident() != self.thread:
+            raise WrongThreadError(call=call)
+
+    def check_wait(self, message_id: str) -> None:
+        """A turn that waits for a message of its own session would wait for itself."""
+        raise NotImplementedError
+
     @property
     def is_at_work(self) -> bool:
         """Whether it is open, not closing, and still the owner of its store."""
@@ -95,6 +107,7 @@ class Arrivals:
         """Refuse callers before opening and after closing, and when somebody else owns the store."""
         if not self.is_open:
             raise ClosedError(opened=hasattr(self, "journal"), what="inbox")
+        self.check_thread("the inbox")
         if self._lost is not None:
             raise self._lost
 
@@ -322,6 +335,7 @@ class Arrivals:
     async def wait(self, message_id: str) -> Final:
         """Wait until a message is final."""
         self.check_open()
+        self.check_wait(message_id)
         waiter: asyncio.Future[Final] = self.loop.create_future()
         self._waiters.setdefault(message_id, []).append(waiter)
         try:

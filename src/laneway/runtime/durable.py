@@ -76,23 +76,36 @@ class DurableJob(Job[Any]):
         names = record.lanes if len(record.lanes) > 1 else record.lanes[0]
         super().__init__(engine, fn, (), engine.context, names)
         self.record = record
-        self.began = False  # the start of its newest attempt is stored, so its code may have run
+        self.began = False  # the start of its newest attempt is stored and its code has begun
         self.interrupted = False  # it is cancelled only because the lanes are closed
         self.acceptors: list[asyncio.Future[None]] | None = None  # those that wait to hear whether it was taken
 
+    def answered(self, error: Exception | None) -> None:
+        """The store has answered to a new job."""
+        if error is None:
+            self.accept(None)
+        else:
+            self._engine.durable.doubt(self, error)
+
+    def accept(self, error: Exception | None) -> None:
+        """It is known whether the job was taken: tell whoever waits to hear so."""
+        self.record.pending = False
+        acceptors, self.acceptors = self.acceptors, None
+        for waiter in acceptors or ():
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
 
 async def run_durable(engine: Engine, job: DurableJob, number: int) -> None:
-    """Run an attempt of a durable job: note its start, run it, note its end, and only then report it."""
-    job._begun = True
+    """Run an attempt of a durable job whose start is stored: store its end too, and only then report it."""
+    job._begun = job.began = True
     CURRENT.set((engine, job.id, number, None))
     durable = engine.durable
     try:
-        try:
-            await durable.start_written(job, number)
-        except LanewayError:
-            await durable.know_if_taken(job)
-            raise
-        job.began = True
         job._args = (decode_payload(job.record.payload),)
         value = await call_in_thread(engine, job) if job.threaded else await job._fn(*job._args)
     except BaseException as error:
@@ -298,30 +311,16 @@ class Durable:
         if told:
             record.pending = True
             job.acceptors = []
-            writes.write(record, functools.partial(self._answered, job))
+            writes.write(record, job.answered)
         else:
             writes.write(record)
         engine.run(effects)
         return job
 
-    def _answered(self, job: DurableJob, error: Exception | None) -> None:
-        """The store has answered to a new job."""
-        if error is None:
-            self._accept(job)
-        else:
-            job.record.doubt = error
-            self._watch(self._resolve(job, error))
-
-    def _accept(self, job: DurableJob, error: Exception | None = None) -> None:
-        job.record.pending = False
-        acceptors, job.acceptors = job.acceptors, None
-        for waiter in acceptors or ():
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+    def doubt(self, job: DurableJob, error: Exception) -> None:
+        """The store has failed to take a new job, as far as anybody knows."""
+        job.record.doubt = error
+        self._watch(self._resolve(job, error))
 
     async def _resolve(self, job: DurableJob, error: Exception) -> None:
         """The store has failed: it may have stored the job all the same. Look, and make both sides agree."""
@@ -333,42 +332,51 @@ class Durable:
             known = False
         record.doubt = None
         if found and not record.gone:
-            self._accept(job)
+            job.accept(None)
             return
         record.gone = True
         if found or not known:
             writes.note_unwritten(record, error)  # if it is there after all, it is forgotten when that can be done
         if self._engine.is_open:
             self._engine.abandon(record.id, f"the store did not take it: {error}")
-        self._accept(job, error)
+        job.accept(error)
 
     # ---- what an attempt writes ----
 
-    def start_written(self, job: DurableJob, number: int) -> asyncio.Future[None]:
-        """The code of an attempt may run once this is done."""
+    def start(self, job: DurableJob, number: int) -> None:
+        """A job has its slots: its code begins once that is stored."""
+        job._begun = job.began = False
+        job._task = None
+        if number > 1:
+            job._ending, job._error = False, None
         record = job.record
-        job.began = False
         record.state = RowState.RUNNING
         record.attempt = number
-        return self.writes.written(record)
+        self.writes.write(record, functools.partial(self._started, job, number))
 
-    async def know_if_taken(self, job: DurableJob) -> None:
-        """Wait until it is known whether a job was taken at all; raises if it was not."""
-        if job.acceptors is not None:
-            taken = self._engine.loop.create_future()
+    def _started(self, job: DurableJob, number: int, error: Exception | None) -> None:
+        """The store has answered to the start of an attempt."""
+        if not self.counts(job, number) or job._ending:
+            return  # it was ended meanwhile
+        if error is None:
+            self._engine.spawn(job, run_durable(self._engine, job, number))
+        elif job.acceptors is None:
+            self._put_back(job, number, error)
+        else:  # it is not known yet whether the job itself was taken; if not, it ends there
+            taken: asyncio.Future[None] = self._engine.loop.create_future()
             job.acceptors.append(taken)
-            await taken
+            taken.add_done_callback(lambda done: self._put_back(job, number, error) if not done.exception() else None)
+
+    def stop_unstarted(self, job: DurableJob, number: int) -> None:
+        """An attempt was asked to end before its code began."""
+        if self.counts(job, number) and job._task is None:
+            self._engine.attempt_ended(job, number, End.CANCELLED, None)
 
     async def attempt_raised(self, job: DurableJob, number: int, error: BaseException) -> None:
         """An attempt raised: note it, if it is an outcome, and report it."""
         engine = self._engine
         if not self.counts(job, number):
             engine.attempt_ended(job, number, *outcome_of(job, error))
-        elif not job.began:
-            if job._ending:
-                engine.attempt_ended(job, number, End.CANCELLED, error)
-            else:
-                self._put_back(job, number, error)
         elif isinstance(error, asyncio.CancelledError) and not job._ending:
             self._interrupt(job, number, error)
         elif ends_process(error):
@@ -384,16 +392,14 @@ class Durable:
 
     def never_begun(self, job: DurableJob, number: int) -> None:
         """The task of an attempt was cancelled before its first step, which nobody asked Laneway for."""
-        self._put_back(job, number, asyncio.CancelledError())
+        self._engine.attempt_put_back(job, number, End.PUT_BACK, after_ms=AGAIN_FIRST_MS)
 
-    def _put_back(self, job: DurableJob, number: int, error: BaseException) -> None:
-        """The store did not take the start, or somebody cancelled the task before its code began."""
-        if isinstance(error, LanewayError):
+    def _put_back(self, job: DurableJob, number: int, error: Exception) -> None:
+        """The store did not take the start: the job waits until it has its row again."""
+        if self.counts(job, number) and not job._ending:
             self.writes.held[job.id] = None
             hold = Hold(WaitReason.STORE, f"for the store: {error}")
             self._engine.attempt_put_back(job, number, End.PUT_BACK, hold=hold)
-        else:
-            self._engine.attempt_put_back(job, number, End.PUT_BACK, after_ms=AGAIN_FIRST_MS)
 
     def _interrupt(self, job: DurableJob, number: int, error: BaseException) -> None:
         """Somebody cancelled the task of an attempt, which nobody asked Laneway for: as if the process had ended."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
-from types import CoroutineType
 from typing import Any, assert_never, cast
 
 from laneway.errors import (
@@ -51,9 +49,9 @@ from laneway.kernel.scheduler import Kernel
 from laneway.ports import Clock, Ids, Random
 from laneway.records import DeadLetter, DrainReport, Explanation, JobId, JobState, Snapshot
 from laneway.runtime.dead_letters import DeadLetters
-from laneway.runtime.durable import Durable, DurableJob, run_durable
+from laneway.runtime.durable import Durable, DurableJob
 from laneway.runtime.endings import error_of, repr_of, stop_error
-from laneway.runtime.executor import name_of, needs_thread, run_attempt, same_function
+from laneway.runtime.executor import JobTask, name_of, needs_thread, run_attempt, same_function
 from laneway.runtime.handles import CURRENT, Failure, Job, JoinedJob, Node, SlotEntry
 from laneway.runtime.signals import AbortSignal
 from laneway.runtime.subscriptions import Subscription
@@ -65,21 +63,6 @@ _log = logging.getLogger("laneway")
 _BEGUN = (JobState.RUNNING, JobState.LENT)
 _WAITERS_SWEPT = 64
 PATIENCE_S = 10
-
-
-class JobTask(asyncio.Task[None]):
-    """The task of an attempt. Whoever cancels it before its first step (a shutdown that cancels all tasks, for one)
-    would leave a job behind that never ends; so it says so."""
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel it, and see to it that the end of its job is reported."""
-        coroutine = cast("CoroutineType[Any, Any, None]", self.get_coro())
-        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-            assert coroutine.cr_frame is not None
-            arguments = coroutine.cr_frame.f_locals
-            engine, job, number = (arguments[name] for name in ("engine", "job", "number"))
-            engine.watch_unbegun(self, job, number)
-        return super().cancel(msg)
 
 
 class Engine:
@@ -412,19 +395,18 @@ class Engine:
         for effect in effects:
             if type(effect) is StartJob:  # nearly all effects are of these two kinds, so they come first
                 job = effect.entry
-                if type(job) is Job or type(job) is DurableJob:
+                if type(job) is Job:
                     job._begun = False
                     if effect.attempt > 1:
                         job._ending, job._error = False, None
-                    if type(job) is DurableJob:
-                        coroutine = run_durable(self, job, effect.attempt)
-                    else:
-                        coroutine = run_attempt(self, job, effect.attempt)
+                    coroutine = run_attempt(self, job, effect.attempt)
                     context = job._context.copy()  # each attempt starts with what the submitter had
-                    if self._plain_tasks:
+                    if self._plain_tasks:  # as `spawn`, without the call
                         job._task = JobTask(coroutine, loop=self._loop, name=job.id, context=context)
                     else:
                         job._task = self.loop.create_task(coroutine, name=job.id, context=context)
+                elif type(job) is DurableJob:
+                    self.durable.start(job, effect.attempt)
                 elif not job.granted.done():
                     job.granted.set_result(None)
             elif type(effect) is CompleteJob:
@@ -444,6 +426,14 @@ class Engine:
             self._notify()
         if self._quiet and not self.kernel.running:
             self._wake_quiet()
+
+    def spawn(self, job: Job[Any], coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run an attempt as a task."""
+        context = job._context.copy()
+        if self._plain_tasks:
+            job._task = JobTask(coroutine, loop=self._loop, name=job.id, context=context)
+        else:
+            job._task = self.loop.create_task(coroutine, name=job.id, context=context)
 
     def _carry_out_rare(self, effect: Effect) -> None:
         match effect:
@@ -479,6 +469,9 @@ class Engine:
     def _cancel_attempt(self, job: Job[Any], number: int) -> None:
         task = job._task
         job._ending = True
+        if task is None and isinstance(job, DurableJob):
+            # Its start is on its way to the store. Not in the middle of the effects of a decision: soon.
+            self.loop.call_soon(self.durable.stop_unstarted, job, number)
         if task is None or job._in_thread:
             return  # a thread cannot be cancelled: the kernel waits for it, or abandons it
         if not job._begun:

@@ -6,8 +6,8 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from types import CoroutineType, FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 from laneway.errors import GiveUp, RetryLater, text_of
 from laneway.kernel.protocol import End
@@ -20,6 +20,21 @@ if TYPE_CHECKING:
 # ruff: noqa: SLF001
 
 _ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
+
+
+class JobTask(asyncio.Task[None]):
+    """The task of an attempt. Whoever cancels it before its first step (a shutdown that cancels all tasks, for one)
+    would leave a job behind that never ends; so it says so."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel it, and see to it that the end of its job is reported."""
+        coroutine = cast("CoroutineType[Any, Any, None]", self.get_coro())
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            assert coroutine.cr_frame is not None
+            arguments = coroutine.cr_frame.f_locals
+            engine, job, number = (arguments[name] for name in ("engine", "job", "number"))
+            engine.watch_unbegun(self, job, number)
+        return super().cancel(msg)
 
 
 def needs_thread(fn: Callable[..., Any]) -> bool:

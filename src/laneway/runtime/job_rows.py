@@ -87,7 +87,26 @@ def stored_text(value: object) -> str:
 class JobRecord:
     """One durable job (or dead letter) as its row has it; whoever changes it says so to the journal."""
 
-    # What nearly no job needs has its default here and costs nothing.
+    __slots__ = (
+        "__dict__",
+        "attempt",
+        "gone",
+        "handler",
+        "head",
+        "id",
+        "lanes",
+        "owner",
+        "payload",
+        "pending",
+        "row_key",
+        "seq",
+        "spec",
+        "state",
+        "submitted_ms",
+        "told",
+    )
+
+    # What nearly no job needs has its default here; `__dict__` comes into being with the first of them that is set.
     plain: bool = True  # nothing below was ever set, so nothing of it has to be written
     failures: int = 0
     deferrals: int = 0

@@ -68,6 +68,9 @@ class JobWrites:
             return
         told = record.told
         if told is None:
+            if then is None and self._again is not None:
+                self._unwritten[record.id] = record  # the store is down, and nobody waits to hear so once more
+                return
             record.told = [then]
             self._group[record] = None
             if self._flying is None and not self._scheduled:
@@ -177,7 +180,10 @@ class JobWrites:
             self._on_stored(ready)
         if self._group and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._loop.call_soon, self._flush)
+            if cancelled is None:
+                self._loop.call_soon(self._loop.call_soon, self._flush)
+            else:  # the loop is being shut down, most likely; if it is not, there is time
+                self._loop.call_later(AGAIN_FIRST_MS / 1000, self._flush)
         if self._flying is None and not self._group:
             idle, self._idle = self._idle, []
             for waiter in idle:

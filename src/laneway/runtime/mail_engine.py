@@ -15,6 +15,7 @@ import gc
 import hashlib
 import json
 import logging
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import copy_context
@@ -78,6 +79,7 @@ Handler = Callable[[Turn], Awaitable[str | None]]
 FOLLOWUPS_MAX = 5
 LANE_PART_MAX = 400
 RELOAD_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
+CLOSE_PATIENCE_S = 10
 HOLD_MS = 3_600_000  # while a session is put together again, nothing begins in it
 
 
@@ -101,6 +103,7 @@ class MailEngine(Errands):
         self._ends: dict[str, _End] = {}
         self._unbegun: dict[str, Owner] = {}  # turns of this process whose handler has not been called
         self._quiet: list[asyncio.Future[None]] = []
+        self._gone: asyncio.Future[None] | None = None  # while it closes: when it has
         self._tellers: set[asyncio.Task[None]] = set()
         self._is_settling = False  # closing: what the store refuses now is found again by the next start
         self._stumbles: dict[Owner, int] = {}  # how often in a row the store has refused a session
@@ -112,6 +115,7 @@ class MailEngine(Errands):
     async def open(self) -> list[StateRow]:
         """Load what the store has and go on; returns the rows of its schedules."""
         self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
         context = copy_context()
         context.run(CURRENT.set, None)  # what the inbox starts belongs to no job of the caller
         self._context = context
@@ -169,10 +173,23 @@ class MailEngine(Errands):
         """Give running turns their time, then end them; what has not begun stays in the store."""
         if not self.is_open:
             return
+        self.check_thread("close")
+        if self._gone is not None:  # somebody else is closing it already
+            await asyncio.shield(self._gone)
+            return
+        self._gone = self.loop.create_future()
         self.kernel.closing = True
         for job in self._jobs.values():
             job.cancel("the inbox is closing")
-        await self._wait_quiet(timeout_ms)
+        try:
+            await self._wait_quiet(timeout_ms)
+            self._end_turns()
+            await self._wait_quiet(min(timeout_ms, self.kernel.grace_ms))
+        finally:  # whoever cancels the closing, even: nothing stays behind
+            self._fence_turns()
+            await self._let_go()
+
+    def _end_turns(self) -> None:
         for turn in list(self._turns.values()):
             box = self.kernel.boxes.get(turn._entry.owner)
             if box is not None:
@@ -180,25 +197,52 @@ class MailEngine(Errands):
         for child in list(self._children.values()):
             child.cancel("the inbox is closing")
         self.carry_out()
-        await self._wait_quiet(min(timeout_ms, self.kernel.grace_ms))
+
+    def _fence_turns(self) -> None:
         for turn in list(self._turns.values()):
             if turn._entry.live:
                 self._end(turn, TurnState.FENCED, None, "the inbox closed, and it did not end")
                 if turn._job is not None:
                     self.lanes._engine.abandon(turn._job.id, "the inbox closed")
+
+    async def _let_go(self) -> None:
+        """Write what is left, if the store answers, and leave nothing behind in any case."""
         self._is_settling = True
         reloads = [*self._reloads.values(), *self._tellers]
         for task in reloads:
             task.cancel()
-        await asyncio.gather(*reloads, return_exceptions=True)
-        await self.journal.settled()
-        self.is_open = False
-        self._shut()
         try:
-            await self._release()
-        except LanewayError as error:
+            async with asyncio.timeout(CLOSE_PATIENCE_S):
+                await asyncio.gather(*reloads, return_exceptions=True)
+                await self.journal.settled()
+                await self._release()
+        except TimeoutError:
+            _log.error("the store did not answer within %s s; it is closed all the same", CLOSE_PATIENCE_S)
+        except Exception as error:  # noqa: BLE001 - the store must be let go of, whatever it says
             _log.warning("the claim to workspace %r was not given back: %s", self.workspace, error)
-        await self.store.close()
+        finally:
+            self.is_open = False
+            self._shut()
+            try:
+                await self.store.close()
+            finally:
+                if self._gone is not None and not self._gone.done():
+                    self._gone.set_result(None)
+
+    def check_wait(self, message_id: str) -> None:
+        """Refuse a turn that waits for a message of its own session: it would wait for itself."""
+        item = self.kernel.items.get(message_id)
+        node = CURRENT.get()
+        jobs: set[str] = set()
+        while node is not None:
+            jobs.add(node[1])
+            node = node[3]
+        for turn in self._turns.values() if item is not None and jobs else ():
+            if turn._job is not None and turn._job.id in jobs and item is not None and turn._entry.owner == item.owner:
+                raise UsageError(
+                    f"{turn.id} waits for {message_id}, which waits for {turn.id} to end",
+                    hint="return first; wait for messages of a session outside its turns",
+                )
 
     async def _wait_quiet(self, timeout_ms: int) -> None:
         """Wait until no turn and no child is at work, or the time is up."""
@@ -391,14 +435,16 @@ class MailEngine(Errands):
         """The handler has returned: what it returned is the answer, if it is one and nobody interrupted it."""
         if turn._entry.cancelled:
             self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled)
-        elif answer is None or answer == "":
+        elif answer is None:
             self._end(turn, TurnState.SUCCEEDED, None, "")
         elif not isinstance(answer, str):
             self._end(turn, TurnState.FAILED, None, f"the handler returned {type(answer).__name__}, not text or None")
-        elif not _is_storable(answer):
-            self._end(turn, TurnState.FAILED, None, "the answer of the handler is not valid Unicode text")
         else:
-            self._end(turn, TurnState.SUCCEEDED, answer, "")
+            text = str.__str__(answer)  # a kind of text may have methods of its own
+            if _is_storable(text):
+                self._end(turn, TurnState.SUCCEEDED, text or None, "")
+            else:
+                self._end(turn, TurnState.FAILED, None, "the answer of the handler is not valid Unicode text")
 
     def _end(self, turn: Turn, state: TurnState, answer: str | None, reason: str) -> None:
         """The handler has ended; the store is told until it listens."""
