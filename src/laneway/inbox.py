@@ -63,8 +63,10 @@ from laneway.runtime.commands import Commands
 from laneway.runtime.envelope import (
     attachments_of,
     check_key,
+    check_settings,
     field_of,
     kind_of,
+    on_crash_of,
     sender_of,
     storable,
     words_of,
@@ -118,7 +120,7 @@ class Inbox:
         host: HostEnv | None = None,
         close_timeout_ms: int = 10_000,
     ) -> None:
-        _check_settings(
+        check_settings(
             handler,
             durations={
                 "interrupt_grace_ms": interrupt_grace_ms,
@@ -150,7 +152,7 @@ class Inbox:
         self._concurrency = check_concurrency(concurrency)
         self._lanes: Lanes = lanes or Lanes(_own_lanes(concurrency), host=host, unknown="create")
         rows = open_store(store)
-        rules = Rules(grace_ms=interrupt_grace_ms, debounce_idle=debounce_idle, on_crash=_on_crash(on_crash))
+        rules = Rules(grace_ms=interrupt_grace_ms, debounce_idle=debounce_idle, on_crash=on_crash_of(on_crash))
         self._engine = MailEngine(
             Mailroom(rules, next_seq=rows.next_seq),
             store=rows,
@@ -177,7 +179,7 @@ class Inbox:
         if self._owns_lanes:
             await self._lanes.__aenter__()
         else:
-            self._engine.lanes = self._lanes_of_workspace()
+            self._use_given_lanes()
         try:
             schedules = await self._engine.open()
         except BaseException:
@@ -206,6 +208,14 @@ class Inbox:
         finally:
             if self._owns_lanes:
                 await self._lanes.close()
+
+    def _use_given_lanes(self) -> None:
+        try:
+            self._lanes.engine.check_caller("Inbox")  # lanes that nobody has opened would start nothing, ever
+            self._engine.lanes = self._lanes_of_workspace()
+        except BaseException:
+            self._entered = False
+            raise
 
     def _lanes_of_workspace(self) -> LaneScope:
         """The lanes somebody gave us, or this workspace's own among them; what they lack is made."""
@@ -432,10 +442,12 @@ class Inbox:
         reply = await self._commands.run(owner, directive, message.sender)
         item = Item(owner, message, seq=self._engine.store.next_seq())
         await self._engine.record_command(item, reply)
+        sent = None
         if isinstance(directive, directives.New) and directive.text:
             following = replace(message, id=self._engine.ids.new_id("msg"), text=directive.text, message_id=None)
-            await self._take(following, QueueOptions(), expires_ms)
-        return Receipt(message_id=message.id, disposition=MessageState.COMMAND, reason="a command", reply=reply)
+            sent = (await self._take(following, QueueOptions(), expires_ms)).message_id
+        done = MessageState.COMMAND
+        return Receipt(message_id=message.id, disposition=done, reason="a command", reply=reply, sent=sent)
 
     # ---- the queue as an object ----
 
@@ -607,7 +619,10 @@ class Inbox:
         tenant: str = "default",
         limit: int = 200,
     ) -> list[Final]:
-        """The stored messages of one session or of all, oldest first: `state="dead_lettered"` lists what needs care."""
+        """The stored messages of one session or of all, oldest first: `state="dead_lettered"` lists what needs care.
+
+        Without their answers: `status` has those.
+        """
         self._engine.check_open()
         check_whole(limit, setting="limit", least=1, most=1_000_000)
         if state is not None and state not in set(MessageState):
@@ -719,25 +734,6 @@ class Inbox:
         return Owner(check_key(tenant, "tenant"), self._engine.workspace, check_key(session_key, "session key"))
 
 
-def _check_settings(
-    handler: object,
-    *,
-    durations: Mapping[str, object],
-    flags: Mapping[str, object],
-    kinds: Mapping[str, tuple[object, type]],
-) -> None:
-    if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)):
-        raise UsageError(f"the handler must be an async function, not {handler!r}", hint="async def answer(turn): …")
-    for setting, value in durations.items():
-        check_whole(value, setting=setting, least=1 if setting == "expires_ms" else 0, most=DURATION_MAX_MS)
-    for setting, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise ConfigError(f"{setting} must be True or False, not {flag!r}", setting=setting, value=flag)
-    for setting, (value, wanted) in kinds.items():
-        if value is not None and not isinstance(value, wanted):
-            raise ConfigError(f"{setting} must be a {wanted.__name__}, not {value!r}", setting=setting, value=value)
-
-
 def _own_lanes(concurrency: int) -> dict[str, LaneConfig]:
     return {
         **GATEWAY_LANES,
@@ -763,17 +759,6 @@ def _channel_options(value: object) -> QueueOptions:
     if isinstance(value, QueueOptions):
         return value
     return QueueOptions(mode=Mode.parse(value))
-
-
-def _on_crash(value: OnCrash | str) -> OnCrash:
-    try:
-        on_crash = OnCrash(value)
-    except ValueError:
-        raise ConfigError(f"on_crash is 'report' or 'rerun', not {value!r}", setting="on_crash", value=value) from None
-    if on_crash is OnCrash.RESUME:
-        hint = "a plain handler has no checkpoints: 'report' or 'rerun'"
-        raise ConfigError("on_crash='resume' is for agent sessions", setting="on_crash", value=value, hint=hint)
-    return on_crash
 
 
 def _merged(upper: QueueOptions, lower: QueueOptions) -> QueueOptions:

@@ -333,6 +333,7 @@ class Receipt:
     reason: str = ""
     reply: str | None = None
     duplicate: bool = False
+    sent: str | None = None  # the message that a command has sent: `/new hello` begins with one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

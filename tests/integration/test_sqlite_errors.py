@@ -278,7 +278,7 @@ async def test_a_store_whose_file_is_gone_does_not_pretend_to_write(tmp_path: Pa
 
 def test_a_full_disk_fails_everything_and_nothing_is_half_done(tmp_path: Path) -> None:
     path = str(tmp_path / "x.db")
-    connection = connect(path, busy_ms=0)
+    connection = connect(path, busy_ms=0, create=True)
     prepare(connection, path)
     epoch, seq = claim(connection)
     sequencer = Sequencer(seq, noted=seq)

@@ -104,6 +104,7 @@ class Delivery:
         if box is None:
             return None
         box.requested = None
+        self.expire(box, now, wall)
         if box.turn is not None or self.closing or not self._is_ready(box, now):
             self._consider(box, now)
             return None
@@ -437,13 +438,20 @@ class Delivery:
     def _run_due(self, box: Mailbox, now: int, wall: int) -> None:
         if box.turn is not None and box.turn.fence_at and box.turn.fence_at <= now:
             self._fence(box, now, wall)
+        self.expire(box, now, wall)
+        if box.notices and box.notices[0].arrived_at + NOTICE_MS <= now:
+            self._say_who_waits(box, now, wall)
+        self._look_at_approvals(box, now, wall)
+
+    def expire(self, box: Mailbox, now: int, wall: int) -> None:
+        """What has waited longer than it was worth ends, before anything else can begin it."""
         while box.expiries and box.expiries[0][0] <= now:
             item = heappop(box.expiries)[2]
             if item.state in WAITING_STATES:
                 self._leave(box, item)
                 self._finish(box, item, Change.EXPIRE, "it waited longer than it was worth", wall)
-        if box.notices and box.notices[0].arrived_at + NOTICE_MS <= now:
-            self._say_who_waits(box, now, wall)
+
+    def _look_at_approvals(self, box: Mailbox, now: int, wall: int) -> None:
         for entry in list(box.approvals.values()):
             if entry.expires_at <= now:
                 why = "nobody answered in time"

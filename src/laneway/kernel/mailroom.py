@@ -423,6 +423,7 @@ class Mailroom(Reception):
                 self._recover(turn, now, wall)
         for owner in owners:
             if owner in self.boxes:
+                self.expire(self.boxes[owner], now, wall)
                 self._consider(self.boxes[owner], now)
         return [turn for turn in turns.values() if turn.live]
 

@@ -313,7 +313,7 @@ def decode_sender(value: list[Any] | None) -> Sender | None:
     return Sender(id=value[0], name=value[1], owner=value[2], rights=tuple(value[3]))
 
 
-_scan = json.JSONDecoder().scan_once  # as `loads`, without its wrappers: a restart reads a hundred thousand of them
+_scan = json.JSONDecoder().raw_decode  # as `loads`, without its wrappers: a restart reads a hundred thousand of them
 _MODES = {mode.value: mode for mode in Mode}
 _KINDS = {kind.value: kind for kind in MessageKind}
 _STATES = {state.value: state for state in MessageState}
@@ -328,7 +328,7 @@ def _route_of(key: str) -> Route:
 
 def decode_message(row: MessageRow) -> tuple[Message, dict[str, Any]]:
     """What was sent, and the rest of the body."""
-    body: dict[str, Any] = _scan(row.body, 0)[0]
+    body: dict[str, Any] = _scan(row.body)[0]
     message = Message(
         id=row.id,
         session_key=row.session,

@@ -20,6 +20,7 @@ from laneway.errors import (
     StoreUnavailableError,
     UnknownMessageError,
     WrongThreadError,
+    text_of,
 )
 from laneway.events import SessionEvent
 from laneway.kernel.mailroom import Mailroom
@@ -75,6 +76,7 @@ class Arrivals:
         self.thread = 0
         self.is_open = False
         self.is_shut = False
+        self.last_failure = ""
         self._lost: FencedError | None = None
         self._arrivals: deque[tuple[Arrival | None, asyncio.Future[Any]]] = deque()
         self._looking: asyncio.Task[None] | None = None
@@ -190,6 +192,8 @@ class Arrivals:
             seen = {id(arrival): row for arrival, row in zip(asked, rows, strict=True) if row is not None}
         except LanewayError as failure:
             error = failure
+        except Exception as failure:  # noqa: BLE001 - a store may raise anything; those who wait are told
+            error = StoreUnavailableError(f"the store failed: {type(failure).__name__}: {text_of(failure)}")
         except asyncio.CancelledError:
             for _, done in group:
                 fail(done, ClosedError(opened=True, what="inbox"))
@@ -219,7 +223,7 @@ class Arrivals:
         """Hand a message to the kernel; whoever sent it gets the receipt and waits for the commit."""
         try:
             done.set_result(self._decide(arrival, seen))
-        except LanewayError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this sender alone
             self.carry_out()  # a refusal may be worth telling
             fail(done, error)
 
@@ -273,7 +277,8 @@ class Arrivals:
         self.check_open()
         if owner in self._reloads:
             raise StoreUnavailableError(
-                f"session {owner.session!r} is being loaded again after the store failed", hint="try again in a moment"
+                f"session {owner.session!r} is being loaded again after the store failed: {self.last_failure}",
+                hint="try again in a moment",
             )
 
     # ---- changes to a session ----

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from laneway.errors import InvalidMessageError
-from laneway.mail import MessageKind, Sender
+from laneway.errors import ConfigError, InvalidMessageError, UsageError
+from laneway.mail import MessageKind, OnCrash, Sender
+from laneway.records import DURATION_MAX_MS, check_whole
 
-__all__ = ("attachments_of", "check_key", "field_of", "kind_of", "sender_of", "storable", "words_of")
+__all__ = (
+    "attachments_of",
+    "check_key",
+    "check_settings",
+    "field_of",
+    "kind_of",
+    "on_crash_of",
+    "sender_of",
+    "storable",
+    "words_of",
+)
 
 KEY_MAX = 400
 FIELD_MAX = 512
@@ -93,3 +105,35 @@ def attachments_of(value: Iterable[Any]) -> tuple[Any, ...]:
     if size > ATTACHMENTS_MAX:
         raise InvalidMessageError(f"attachments of {size:,} bytes are too large", hint=f"at most {ATTACHMENTS_MAX:,}")
     return tuple(json.loads(json.dumps(listed)))
+
+
+def check_settings(
+    handler: object,
+    *,
+    durations: Mapping[str, object],
+    flags: Mapping[str, object],
+    kinds: Mapping[str, tuple[object, type]],
+) -> None:
+    """What an inbox is made with: an async handler, durations, flags, and things of certain kinds."""
+    if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)):
+        raise UsageError(f"the handler must be an async function, not {handler!r}", hint="async def answer(turn): …")
+    for setting, value in durations.items():
+        check_whole(value, setting=setting, least=1 if setting == "expires_ms" else 0, most=DURATION_MAX_MS)
+    for setting, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{setting} must be True or False, not {flag!r}", setting=setting, value=flag)
+    for setting, (value, wanted) in kinds.items():
+        if value is not None and not isinstance(value, wanted):
+            raise ConfigError(f"{setting} must be a {wanted.__name__}, not {value!r}", setting=setting, value=value)
+
+
+def on_crash_of(value: OnCrash | str) -> OnCrash:
+    """What happens to a message whose turn a crash has cut off."""
+    try:
+        on_crash = OnCrash(value)
+    except ValueError:
+        raise ConfigError(f"on_crash is 'report' or 'rerun', not {value!r}", setting="on_crash", value=value) from None
+    if on_crash is OnCrash.RESUME:
+        hint = "a plain handler has no checkpoints: 'report' or 'rerun'"
+        raise ConfigError("on_crash='resume' is for agent sessions", setting="on_crash", value=value, hint=hint)
+    return on_crash

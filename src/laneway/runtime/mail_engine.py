@@ -563,6 +563,7 @@ class MailEngine(Errands):
             return
         if owner in self._reloads or not self.is_open or self._is_settling:
             return
+        self.last_failure = text_of(error)
         self._stumbles[owner] = self._stumbles.get(owner, 0) + 1
         if isinstance(error, UnstorableError):
             self._unstorable.add(owner)
@@ -592,8 +593,8 @@ class MailEngine(Errands):
             try:
                 loaded = await self.store.load_session(owner)
                 break
-            except LanewayError as error:
-                _log.warning("session %r cannot be loaded: %s", owner.session, error)
+            except Exception as error:  # noqa: BLE001 - a store may raise anything; it is asked again
+                _log.warning("session %r cannot be loaded: %s", owner.session, describe(error))
                 await asyncio.sleep(RELOAD_DELAYS_S[min(attempt, len(RELOAD_DELAYS_S) - 1)])
                 attempt += 1
         del self._reloads[owner]
@@ -637,8 +638,8 @@ class MailEngine(Errands):
             try:
                 await self._ask_what_was_stored(owner)
                 break
-            except LanewayError as error:
-                _log.warning("what became of session %r is not known yet: %s", owner.session, error)
+            except Exception as error:  # noqa: BLE001 - the same
+                _log.warning("what became of session %r is not known yet: %s", owner.session, describe(error))
                 await asyncio.sleep(delay)
 
     async def _ask_what_was_stored(self, owner: Owner) -> None:

@@ -59,6 +59,11 @@ class Turn:
         return self._entry.state
 
     @property
+    def attempt(self) -> int:
+        """1 the first time; more when a process died in it before and `on_crash="rerun"` runs it again."""
+        return 1 + max((item.attempts for item in self._entry.items), default=0)
+
+    @property
     def cancelled(self) -> bool:
         """Whether it is being ended: something else is to run, or somebody said stop."""
         return bool(self._entry.cancelled) or not self._entry.live

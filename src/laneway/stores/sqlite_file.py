@@ -101,9 +101,9 @@ def corrupt(path: str, reason: str) -> StoreCorruptError:
 # ---- opening ----
 
 
-def connect(path: str, *, busy_ms: int, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: str, *, busy_ms: int, read_only: bool = False, create: bool = False) -> sqlite3.Connection:
     """A connection whose transactions begin and end where the code says so. It belongs to the thread that made it."""
-    mode = "ro" if read_only else "rwc"
+    mode = "ro" if read_only else "rwc" if create else "rw"  # only who opens a store may make its file
     connection = sqlite3.connect(
         f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}",
         uri=True,

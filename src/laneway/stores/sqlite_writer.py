@@ -129,7 +129,7 @@ class OpenFile:
         self.lock.acquire()
         connection: sqlite3.Connection | None = None
         try:
-            connection = connect(self.path, busy_ms=self.busy_ms)
+            connection = connect(self.path, busy_ms=self.busy_ms, create=True)
             prepare(connection, self.path)
             self._identity = _identity(self.path)
             self.epoch, last = claim(connection)
