@@ -201,7 +201,7 @@ class Inbox:
     async def close(self) -> None:
         """Give running turns their time, then end them; what has not begun stays in the store."""
         if self._engine.is_open:
-            self._engine.check_thread("close")
+            self._engine.check_close()
         self._clockwork.close()
         try:
             await self._engine.close(self._close_timeout_ms)

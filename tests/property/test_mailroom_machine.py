@@ -597,7 +597,7 @@ class MailroomMachine(RuleBasedStateMachine):
         if ready is not None and ready <= self.now:
             assert self.requested == 1, "something is ready, and no slot is asked for"
         assert self.requested in (0, 1)
-        assert list(differences(kernel, live_rows(self.disk), now=self.now, wall=WALL + self.now)) == []
+        assert list(differences(kernel, live_rows(self.disk), now=self.now)) == []
         if not model.queue and not model.overflow and model.run is None and not self.requested:
             assert not kernel.boxes, "an idle session leaves nothing"
             assert kernel.next_due() is None

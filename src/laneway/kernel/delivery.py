@@ -46,7 +46,7 @@ from laneway.kernel.mailbox import (
     Touch,
     WithdrawRequest,
 )
-from laneway.kernel.messages import CUTTING, Change, Item, TurnEntry, encode
+from laneway.kernel.messages import Change, Item, TurnEntry, encode
 from laneway.mail import (
     WAITING_STATES,
     ApprovalState,
@@ -379,14 +379,13 @@ class Delivery:
         for item in turn.items:
             item.change(Change.GIVE_BACK, reason)
             item.turn_id = ""
-            if item.mode in CUTTING and item.is_user and box.cutting is None:
-                box.cutting = item
             item.seen_by = turn.id
             item.set_body()
             box.count(item, 1)
             self._message_event(MessageReturned, item, wall)
             self._out.append(Touch(box.owner, item))
         self._return_injected(box, turn, Outcome.INTERRUPTED, wall)
+        box.cutting = box.newest_cut()
         self._unpark(box, wall)
         self._turn_event(TurnEnded, turn, wall, run_ms=max(0, now - turn.began_at), reason=reason)
         self._out.append(Touch(box.owner, turn))
@@ -561,7 +560,7 @@ class Delivery:
         del box.items[item.id]
         box.count(item, -1)
         if box.cutting is item:
-            box.cutting = None
+            box.cutting = box.newest_cut()
 
     def _finish(
         self,

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from laneway.events import SessionEvent
-from laneway.kernel.messages import GATHERING, Item, TurnEntry, encode, encode_sender
+from laneway.kernel.messages import CUTTING, GATHERING, Item, TurnEntry, encode, encode_sender
 from laneway.mail import (
     WAITING_STATES,
     Approval,
@@ -381,6 +381,13 @@ class Mailbox:
             return cutting
         for item in self.items.values():
             if item.state is MessageState.QUEUED or item.state is MessageState.PARKED:
+                return item
+        return None
+
+    def newest_cut(self) -> Item | None:
+        """The newest interrupt that waits; several may, if they came while the inbox closed or were given back."""
+        for item in reversed(self.items.values()):
+            if item.mode in CUTTING and item.is_user and item.state in WAITING_STATES:
                 return item
         return None
 

@@ -112,6 +112,8 @@ class Reception(Delivery):
         """What its mode does right away; the answer is why it waits, if that is special."""
         turn = box.turn
         if self.closing:
+            if item.mode in CUTTING and item.is_user:
+                box.cutting = item
             return "the inbox is closing; it runs after the next start"
         if not item.is_user:
             return ""

@@ -221,7 +221,10 @@ class Errands(Arrivals):
                 self._end_child(owner, child_id)
         box = self.kernel.boxes.get(owner)
         for entry in list(box.children.values()) if box is not None else ():
-            if entry.id in self._child_ends or entry.id in self._children:
+            if entry.id in self._child_ends:
+                continue
+            if entry.id in self._children:
+                self.kernel.await_child(entry, awaited=self._children[entry.id].is_awaited)
                 continue
             if entry.state == "running":
                 self._close_child(entry, "interrupted", "", awaited=entry.awaited)  # its process has died

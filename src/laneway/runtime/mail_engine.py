@@ -169,11 +169,17 @@ class MailEngine(Errands):
         box = self.kernel.boxes.get(owner)
         return self._turns.get(box.turn.id) if box is not None and box.turn is not None else None
 
+    def check_close(self) -> None:
+        """Refuse to be closed from another thread, or by a turn that it would wait for."""
+        self.check_thread("close")
+        inside = self._turn_around()
+        if inside is not None:
+            raise UsageError(f"close() inside {inside.id} would wait for it", hint="close the inbox outside its turns")
+
     async def close(self, timeout_ms: int) -> None:
         """Give running turns their time, then end them; what has not begun stays in the store."""
         if not self.is_open:
             return
-        self.check_thread("close")
         if self._gone is not None:  # somebody else is closing it already
             await asyncio.shield(self._gone)
             return
@@ -232,17 +238,24 @@ class MailEngine(Errands):
     def check_wait(self, message_id: str) -> None:
         """Refuse a turn that waits for a message of its own session: it would wait for itself."""
         item = self.kernel.items.get(message_id)
+        turn = self._turn_around() if item is not None else None
+        if turn is not None and item is not None and turn._entry.owner == item.owner:
+            raise UsageError(
+                f"{turn.id} waits for {message_id}, which waits for {turn.id} to end",
+                hint="return first; wait for messages of a session outside its turns",
+            )
+
+    def _turn_around(self) -> Turn | None:
+        """The turn that the calling code runs in."""
         node = CURRENT.get()
         jobs: set[str] = set()
         while node is not None:
             jobs.add(node[1])
             node = node[3]
-        for turn in self._turns.values() if item is not None and jobs else ():
-            if turn._job is not None and turn._job.id in jobs and item is not None and turn._entry.owner == item.owner:
-                raise UsageError(
-                    f"{turn.id} waits for {message_id}, which waits for {turn.id} to end",
-                    hint="return first; wait for messages of a session outside its turns",
-                )
+        for turn in self._turns.values() if jobs else ():
+            if turn._job is not None and turn._job.id in jobs:
+                return turn
+        return None
 
     async def _wait_quiet(self, timeout_ms: int) -> None:
         """Wait until no turn and no child is at work, or the time is up."""

@@ -534,7 +534,7 @@ class MailroomRun:
     def _check(self, what: str) -> None:
         kernel = self.kernel
         times = self._times()
-        for difference in differences(kernel, live_rows(self._disk), now=times["now"], wall=times["wall"]):
+        for difference in differences(kernel, live_rows(self._disk), now=times["now"]):
             _broken(f"after {what} memory differs from the store: {difference}")
         for owner, box in kernel.boxes.items():
             self._check_box(owner, box, times["now"])

@@ -112,7 +112,10 @@ class People:
             letters.append(self._letter())
         for letter in letters:
             self._books.letters[letter.tag] = letter
-        results = await asyncio.gather(*(self._send(letter) for letter in letters), return_exceptions=True)
+        create = asyncio.get_running_loop().create_task
+        # Named as the simulator's own: when the process of the inbox dies, its senders live on.
+        sending = [create(self._send(letter), name=f"sim send {letter.tag}") for letter in letters]
+        results = await asyncio.gather(*sending, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -155,7 +158,8 @@ class People:
         try:
             receipt = await self._stage.call(f"submit {letter.tag}", submit, patience)
         except MailboxFullError:
-            letter.verdict = Verdict.REFUSED
+            if letter.verdict is Verdict.SENT:
+                letter.verdict = Verdict.REFUSED
             self._stage.say("refused", letter.tag, "full")
             return None
         except (*TROUBLE, CallLostError) as error:

@@ -200,7 +200,7 @@ class MailRun:
         if not engine.is_open or not engine.journal.is_idle or engine._reloads or engine._lost is not None:
             return
         rows = live_rows(self._disk, self.world.workspace)
-        for difference in differences(engine.kernel, rows, now=engine.now(), wall=engine.wall()):
+        for difference in differences(engine.kernel, rows, now=engine.now()):
             self._break(f"memory differs from the store: {difference}")
             return
         stored = {row.id: row.body for row in rows.states if row.kind == "schedule"}
