@@ -497,3 +497,27 @@ async def test_a_check_finds_damage_and_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "x.db").read_bytes() == bytes(content)
     with pytest.raises(StoreUnavailableError, match="there is no store"):
         await SqliteStore(tmp_path / "y.db").check()
+
+
+async def test_a_file_that_was_moved_away_and_put_back_has_lost_nothing(tmp_path: Path) -> None:
+    """Whoever only reads makes no file in its place: SQLite would take that for a new store and drop the log."""
+    path, away = tmp_path / "inbox.db", tmp_path / "away.db"
+    store = SqliteStore(path)
+    await store.open()
+    await put(store, "before")
+    path.rename(away)
+    with pytest.raises(StoreUnavailableError):
+        await store.load_session(OTHER)
+    assert not path.exists()
+    away.rename(path)
+    await put(store, "after")
+    assert (tmp_path / "inbox.db-wal").exists()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("inbox.db", "inbox.db-wal"):  # what a process that is killed now leaves on disk
+        (copy / name).write_bytes((tmp_path / name).read_bytes())
+    await store.close()
+    again = SqliteStore(copy / "inbox.db")
+    await again.open()
+    assert [row.id for row in (await again.load_session(OWNER)).messages] == ["before", "after"]
+    await again.close()

@@ -29,6 +29,7 @@ from laneway.kernel.protocol import (
     SettleJob,
     StartJob,
     Stop,
+    StoreJob,
 )
 from laneway.kernel.registry import Registry
 from laneway.kernel.scheduler import Kernel
@@ -411,6 +412,8 @@ class World:
                 self.letters.append(job_id)
             case Publish():
                 self._heard(effect)
+            case StoreJob():
+                raise AssertionError("no job of these worlds is kept in a store")
 
     def _started(self, node: Node, attempt: int) -> None:
         assert node.state is JobState.QUEUED, f"{node.id} started while {node.state}"
