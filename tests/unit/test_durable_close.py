@@ -278,6 +278,50 @@ async def test_an_outcome_is_not_undone_by_who_cancels_the_task_while_it_is_stor
     assert calls == ["a"]
 
 
+@pytest.mark.parametrize("answered", [False, True])
+@simulated
+async def test_a_job_whose_start_is_being_stored_is_cancelled_at_once_and_never_runs(answered: bool) -> None:
+    """With `answered`, the store answers in the moment in which it is cancelled."""
+    disk, worker = MemoryDisk(), Worker()
+    store = Gated(disk)
+    async with durable_lanes(store) as lanes:
+        worker.register(lanes)
+        lanes.pause("one")
+        job = await lanes.enqueue("one", "work", "a")
+        store.gate.clear()
+        lanes.resume("one")
+        await passing(1)
+        assert job.state is JobState.RUNNING
+        if answered:
+            store.gate.set()
+        assert job.cancel("not wanted")
+        await passing(1)
+        assert lanes.jobs() == []
+        assert lanes.stats().abandoned == 0
+        store.gate.set()
+        with pytest.raises(JobCancelledError, match="not wanted"):
+            await job
+    assert (worker.began, rows_of(disk)) == ([], {})
+
+
+@simulated
+async def test_a_start_that_takes_too_long_counts_as_running_too_long() -> None:
+    disk, worker = MemoryDisk(), Worker()
+    store = Gated(disk)
+    async with durable_lanes(store) as lanes:
+        worker.register(lanes)
+        lanes.pause("one")
+        job = await lanes.enqueue("one", "work", "a", timeout_ms=50, retry=RetryPolicy.fixed(1, 100), effect="read")
+        store.gate.clear()
+        lanes.resume("one")
+        await passing(60)
+        assert job.state is JobState.SCHEDULED
+        store.gate.set()
+        assert await job == "a"
+        assert job.attempt == 2
+    assert (worker.began, rows_of(disk)) == (["a"], {})
+
+
 @simulated
 async def test_a_handler_that_cancels_itself_each_time_becomes_a_dead_letter() -> None:
     disk, calls = MemoryDisk(), []
