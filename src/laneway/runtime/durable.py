@@ -29,7 +29,6 @@ from laneway.errors import (
     FencedError,
     InvalidJobError,
     JobFailedError,
-    LanewayError,
     RetryLater,
     UnknownHandlerError,
 )
@@ -115,16 +114,7 @@ async def run_durable(engine: Engine, job: DurableJob, number: int) -> None:
         if ends_process(error):
             raise
     else:
-        if durable.counts(job, number):
-            record, writes = job.record, durable.writes
-            record.gone = True
-            try:
-                await writes.written(record)
-            except LanewayError:
-                await writes.recovered(record)
-            except asyncio.CancelledError:
-                pass  # the outcome is what it is, and on its way to the store
-        engine.attempt_succeeded(job, number, value)
+        durable.succeeded(job, number, value)
 
 
 async def _missing(_payload: Any) -> None:
@@ -367,10 +357,34 @@ class Durable:
             job.acceptors.append(taken)
             taken.add_done_callback(lambda done: self._put_back(job, number, error) if not done.exception() else None)
 
-    def stop_unstarted(self, job: DurableJob, number: int) -> None:
-        """An attempt was asked to end before its code began."""
-        if self.counts(job, number) and job._task is None:
+    def succeeded(self, job: DurableJob, number: int, value: Any) -> None:
+        """The code of an attempt has returned: that is told once it is stored. Its task need not wait for that."""
+        if not self.counts(job, number):
+            self._engine.attempt_succeeded(job, number, value)
+            return
+        job._value = value
+        job.record.gone = True
+        self.writes.write(job.record, functools.partial(self._success_stored, job, number))
+
+    def _success_stored(self, job: DurableJob, number: int, error: Exception | None) -> None:
+        if error is not None:
+            self._watch(self._succeed_late(job, number))
+        elif self.counts(job, number):
+            self._engine.attempt_succeeded(job, number, job._value)
+
+    async def _succeed_late(self, job: DurableJob, number: int) -> None:
+        await self.writes.recovered(job.record)
+        if self.counts(job, number):
+            self._engine.attempt_succeeded(job, number, job._value)
+
+    def stop_between(self, job: DurableJob, number: int) -> None:
+        """An attempt was asked to end before its code began, or while its success is being stored."""
+        if not self.counts(job, number):
+            return
+        if job._task is None:
             self._engine.attempt_ended(job, number, End.CANCELLED, None)
+        elif job._task.done():
+            self._engine.attempt_succeeded(job, number, job._value)
 
     async def attempt_raised(self, job: DurableJob, number: int, error: BaseException) -> None:
         """An attempt raised: note it, if it is an outcome, and report it."""

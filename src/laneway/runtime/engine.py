@@ -469,9 +469,9 @@ class Engine:
     def _cancel_attempt(self, job: Job[Any], number: int) -> None:
         task = job._task
         job._ending = True
-        if task is None and isinstance(job, DurableJob):
-            # Its start is on its way to the store. Not in the middle of the effects of a decision: soon.
-            self.loop.call_soon(self.durable.stop_unstarted, job, number)
+        if isinstance(job, DurableJob) and (task is None or task.done()):
+            # Its start or its end is on its way to the store. Not in the middle of the effects of a decision: soon.
+            self.loop.call_soon(self.durable.stop_between, job, number)
         if task is None or job._in_thread:
             return  # a thread cannot be cancelled: the kernel waits for it, or abandons it
         if not job._begun:
