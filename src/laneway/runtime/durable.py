@@ -37,6 +37,7 @@ from laneway.ports import Store
 from laneway.records import DeadLetter, JobId, JobState, WaitReason
 from laneway.runtime.endings import called, error_of, repr_of
 from laneway.runtime.executor import call_in_thread, ends_process, is_unwinding, needs_thread, outcome_of
+from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.handles import CURRENT, Failure, Job, JoinedJob
 from laneway.runtime.job_recovery import Moment, claim_of, load_jobs
 from laneway.runtime.job_rows import KIND, JobRecord, RowState, decode_payload, encode_payload
@@ -164,7 +165,8 @@ class Durable:
         letters = [record for record in records if record.state is RowState.DEAD]
         for record in sorted(letters, key=lambda record: (record.ended_ms, record.seq)):
             self._keep_letter(record)
-        self._restore([record for record in records if record.state is not RowState.DEAD])
+        with collector_at_rest():
+            self._restore([record for record in records if record.state is not RowState.DEAD])
 
     def _restore(self, records: list[JobRecord]) -> None:
         engine, wall_ms = self._engine, self._engine.wall_ms()

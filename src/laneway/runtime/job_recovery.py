@@ -15,6 +15,7 @@ from laneway.kernel.protocol import End, FinishJob
 from laneway.kernel.scheduler import Kernel
 from laneway.ports import Store
 from laneway.rows import Batch, Owner, StateKey, StateRow
+from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.job_rows import KIND, JobRecord, RowState
 
 __all__ = ("Moment", "claim_of", "load_jobs")
@@ -43,7 +44,8 @@ async def load_jobs(store: Store, workspace: str, kernel: Kernel, moment: Moment
     for row in loaded.states:
         if (row.kind, row.id) == claim:
             _refuse_second(row, store.epoch, workspace)
-    records = [record for row in loaded.states if row.kind == KIND and (record := _read(row)) is not None]
+    with collector_at_rest():
+        records = [record for row in loaded.states if row.kind == KIND and (record := _read(row)) is not None]
     for name in dict.fromkeys(name for record in records for name in record.lanes):
         try:
             kernel.registry.check_known(name)
