@@ -9,15 +9,13 @@ whose handlers are still at work are attached to it again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import gc
 import hashlib
 import json
 import logging
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from itertools import chain, repeat
 from typing import Any, NamedTuple, assert_never
@@ -64,6 +62,7 @@ from laneway.mail import (
 from laneway.records import JobState
 from laneway.rows import Batch, Owner, StateKey, StateRow
 from laneway.runtime.errands import SYSTEM_SETTINGS, Errands, describe
+from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.handles import CURRENT, Job
 from laneway.runtime.journal import Journal
 from laneway.runtime.turns import Turn
@@ -125,7 +124,7 @@ class MailEngine(Errands):
             loaded = await self.store.load_workspace(self.workspace)
             await self._claim(loaded.states)
             now, wall = self.now(), self.wall()
-            with _collector_at_rest():
+            with collector_at_rest():
                 self.kernel.load(loaded, running={}, now=now, wall=wall)
             for child in list(self.kernel.orphans()):
                 state = child.state if child.state != "running" else "interrupted"
@@ -677,18 +676,6 @@ class MailEngine(Errands):
             self._end(turn, *ended)
         elif entry.cancelled and turn._job is not None:
             turn._job.cancel(entry.cancelled)
-
-
-@contextlib.contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """A hundred thousand messages are made and none is dropped: looking for garbage meanwhile finds nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _cancelled_by(turn: Turn) -> _End:
