@@ -89,6 +89,7 @@ __all__ = (
     "UsageError",
     "WaitTimeoutError",
     "WrongThreadError",
+    "describe",
     "reaction_to",
     "text_of",
 )
@@ -105,6 +106,11 @@ def text_of(value: object) -> str:
     if value.isascii():
         return value
     return value.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair could not be stored
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: its kind and what it says."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def _rebuild(cls: type[LanewayError], state: dict[str, Any]) -> LanewayError:

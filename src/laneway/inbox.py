@@ -30,7 +30,7 @@ from laneway.kernel import directives, stories
 from laneway.kernel.mailbox import Mailbox
 from laneway.kernel.mailroom import Mailroom, Rules
 from laneway.kernel.messages import Item, decode_message
-from laneway.kernel.settings import resolve
+from laneway.kernel.settings import merge, resolve
 from laneway.lanes import GATEWAY_LANES, Lanes, LaneScope
 from laneway.mail import (
     Approval,
@@ -43,7 +43,6 @@ from laneway.mail import (
     MessageState,
     Mode,
     OnCrash,
-    Outcome,
     PendingMessage,
     QueueOptions,
     QueueSettings,
@@ -58,6 +57,7 @@ from laneway.mail import (
 from laneway.ports import Store
 from laneway.records import DURATION_MAX_MS, LaneConfig, Priority, check_concurrency, check_whole
 from laneway.rows import Owner
+from laneway.runtime.arrivals import final_from
 from laneway.runtime.clockwork import Clockwork
 from laneway.runtime.commands import Commands
 from laneway.runtime.envelope import (
@@ -291,7 +291,7 @@ class Inbox:
             if isinstance(directive, directives.Inline | directives.SendAs) and not self._commands.denial(
                 directive, message.sender
             ):
-                inline = _merged(inline, _options_of(directive))
+                inline = merge(inline, _options_of(directive))
                 message = replace(message, text=directive.text)
             elif directive is not None:
                 return await self._command(message, directive, expires_ms)
@@ -629,17 +629,7 @@ class Inbox:
             raise UsageError(f"there is no state {state!r}", hint=", ".join(MessageState))
         owner = Owner(tenant, self._engine.workspace) if session_key is None else self._owner(session_key, tenant)
         rows = await self._engine.store.history.messages(owner, state=str(state or ""), limit=limit)
-        return [
-            Final(
-                message_id=row.id,
-                disposition=MessageState(row.state),
-                outcome=Outcome(row.outcome) if row.outcome else None,
-                turn_id=row.turn_id or None,
-                reason=row.reason,
-                session_key=row.session,
-            )
-            for row in rows
-        ]
+        return [final_from(row) for row in rows]
 
     # ---- sessions ----
 
@@ -759,10 +749,6 @@ def _channel_options(value: object) -> QueueOptions:
     if isinstance(value, QueueOptions):
         return value
     return QueueOptions(mode=Mode.parse(value))
-
-
-def _merged(upper: QueueOptions, lower: QueueOptions) -> QueueOptions:
-    return replace(lower, mode=upper.mode if upper.mode is not None else lower.mode)
 
 
 def _options_of(directive: directives.Inline | directives.SendAs) -> QueueOptions:

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 from laneway.events import SessionEvent
 from laneway.kernel.messages import CUTTING, GATHERING, Item, TurnEntry, encode, encode_sender
+from laneway.kernel.settings import options_from_json, options_to_json
 from laneway.mail import (
     WAITING_STATES,
     Approval,
     ApprovalState,
-    Drop,
     Final,
     MessageKind,
     MessageState,
-    Mode,
     QueueOptions,
     Route,
     Sender,
@@ -155,13 +154,12 @@ MailEffect = (
 class SessionEntry:
     """What a session has of its own: queue settings, and which conversation it is in."""
 
-    __slots__ = ("conversation", "options", "owner", "tokens")
+    __slots__ = ("conversation", "options", "owner")
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.options = QueueOptions()
         self.conversation = 0
-        self.tokens = 0
 
     @property
     def is_plain(self) -> bool:
@@ -175,23 +173,13 @@ class SessionEntry:
 
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
-        options = self.options
-        body: dict[str, Any] = {"conversation": self.conversation}
-        for name in ("mode", "debounce_ms", "cap", "drop"):
-            if getattr(options, name) is not None:
-                body[name] = getattr(options, name)
-        owner = self.owner
-        return StateRow("session", session_id(owner), *owner, 0, 1, "open", encode(body))
+        body = {"conversation": self.conversation, "queue": options_to_json(self.options)}
+        return StateRow("session", session_id(self.owner), *self.owner, 0, 1, "open", encode(body))
 
     def read(self, body: dict[str, Any]) -> None:
         """Take over what was stored."""
-        self.conversation = body.get("conversation", 0)
-        self.options = QueueOptions(
-            mode=Mode(body["mode"]) if "mode" in body else None,
-            debounce_ms=body.get("debounce_ms"),
-            cap=body.get("cap"),
-            drop=Drop(body["drop"]) if "drop" in body else None,
-        )
+        self.conversation = body["conversation"]
+        self.options = options_from_json(body["queue"])
 
 
 def session_id(owner: Owner) -> str:

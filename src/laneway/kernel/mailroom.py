@@ -41,6 +41,7 @@ from laneway.kernel.mailbox import (
 )
 from laneway.kernel.messages import CUTTING, GATHERING, Change, Item, TurnEntry, decode_sender, encode
 from laneway.kernel.reception import Reception
+from laneway.kernel.settings import options_to_json
 from laneway.mail import (
     WAITING_STATES,
     Approval,
@@ -254,7 +255,7 @@ class Mailroom(Reception):
         """Give a session settings of its own (empty ones: what is configured counts again)."""
         session = self._session(owner)
         session.options = options
-        shown = encode({n: v for n in ("mode", "debounce_ms", "cap", "drop") if (v := getattr(options, n)) is not None})
+        shown = encode(options_to_json(options))
         why = "reset" if options.is_empty else "set for this session"
         self._event(SettingsChanged, owner, wall, settings=shown, actor=actor, reason=why)
         if session.is_plain:

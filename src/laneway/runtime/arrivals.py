@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from laneway.errors import (
@@ -20,7 +22,7 @@ from laneway.errors import (
     StoreUnavailableError,
     UnknownMessageError,
     WrongThreadError,
-    text_of,
+    describe,
 )
 from laneway.events import SessionEvent
 from laneway.kernel.mailroom import Mailroom
@@ -31,7 +33,7 @@ from laneway.rows import Lookup, MessageRow, Owner
 from laneway.runtime.journal import Journal
 from laneway.runtime.subscriptions import Subscription
 
-__all__ = ("Arrival", "Arrivals", "fail", "receipt_of")
+__all__ = ("Arrival", "Arrivals", "fail", "final_from", "receipt_of")
 
 _FREED = frozenset(
     {
@@ -61,7 +63,7 @@ Taken = tuple[Receipt, asyncio.Future[None]]
 """The receipt of a message, and when it is on disk."""
 
 
-class Arrivals:
+class Arrivals(ABC):
     """Takes messages in, tells what becomes of them, and keeps the time."""
 
     def __init__(self, kernel: Mailroom, *, store: Store, clock: Clock, ids: Ids, workspace: str) -> None:
@@ -87,18 +89,18 @@ class Arrivals:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
 
+    @abstractmethod
     def carry_out(self) -> None:
         """Do what the kernel has decided."""
-        raise NotImplementedError
 
     def check_thread(self, call: str) -> None:
         """Refuse callers on other threads: everything here belongs to one loop."""
         if threading.get_ident() != self.thread:
             raise WrongThreadError(call=call)
 
+    @abstractmethod
     def check_wait(self, message_id: str) -> None:
         """A turn that waits for a message of its own session would wait for itself."""
-        raise NotImplementedError
 
     @property
     def is_at_work(self) -> bool:
@@ -184,7 +186,7 @@ class Arrivals:
 
     async def _look_up(self, group: list[tuple[Arrival | None, asyncio.Future[Any]]]) -> None:
         asked = [one for one, _ in group if one is not None and one.message.message_id is not None and one.dedupe_ms]
-        lookups = [self._lookup(arrival) for arrival in asked]
+        lookups = [self._lookup(one.message, one.dedupe_ms) for one in asked]
         seen: dict[int, MessageRow] = {}
         error: Exception | None = None
         try:
@@ -193,7 +195,7 @@ class Arrivals:
         except LanewayError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001 - a store may raise anything; those who wait are told
-            error = StoreUnavailableError(f"the store failed: {type(failure).__name__}: {text_of(failure)}")
+            error = StoreUnavailableError(f"the store failed: {describe(failure)}")
         except asyncio.CancelledError:
             for _, done in group:
                 fail(done, ClosedError(opened=True, what="inbox"))
@@ -210,10 +212,9 @@ class Arrivals:
                 self._take(arrival, seen.get(id(arrival)), done)
         self._pump()
 
-    def _lookup(self, arrival: Arrival) -> Lookup:
-        message = arrival.message
-        route = route_key(message.route)
-        return Lookup(self.owner_of(message), route, message.message_id or "", self.wall() - arrival.dedupe_ms)
+    def _lookup(self, message: Message, dedupe_ms: int) -> Lookup:
+        since = self.wall() - dedupe_ms
+        return Lookup(self.owner_of(message), route_key(message.route), message.message_id or "", since)
 
     def owner_of(self, message: Message) -> Owner:
         """Whose message it is."""
@@ -321,8 +322,7 @@ class Arrivals:
         """The first receipt of a message that came before."""
         if message.message_id is None or not dedupe_ms:
             return None
-        lookup = Lookup(self.owner_of(message), route_key(message.route), message.message_id, self.wall() - dedupe_ms)
-        row = (await self.store.find([lookup]))[0]
+        row = (await self.store.find([self._lookup(message, dedupe_ms)]))[0]
         return None if row is None or MessageState(row.state) in _FREED else receipt_of(row, duplicate=True)
 
     def conversation(self, owner: Owner) -> int:
@@ -347,7 +347,7 @@ class Arrivals:
             item = self.kernel.items.get(message_id)
             if item is None or item.state.is_final:
                 final = await self.final_of(message_id)
-                if final.disposition.is_final and final.outcome is not Outcome.UNKNOWN and not waiter.done():
+                if final.disposition.is_final and not waiter.done():
                     return final
             return await waiter
         finally:
@@ -369,21 +369,11 @@ class Arrivals:
         row = await self.store.history.message(message_id)
         if row is None or row.workspace != self.workspace:
             raise UnknownMessageError(message_id=message_id)
-        state = MessageState(row.state)
-        answer = None
-        turn_id = row.turn_id if state is not MessageState.SUMMARIZED else ""  # a line of it was told, not it
-        if turn_id and state.is_final:
-            turn = await self.store.history.state("turn", turn_id)
-            answer = json.loads(turn.body).get("answer") if turn is not None else None
-        return Final(
-            message_id=row.id,
-            disposition=state,
-            outcome=Outcome(row.outcome) if row.outcome else None,
-            turn_id=turn_id or None,
-            reason=row.reason,
-            answer=answer,
-            session_key=row.session,
-        )
+        final = final_from(row)
+        if final.turn_id is None or not final.disposition.is_final:
+            return final
+        turn = await self.store.history.state("turn", final.turn_id)
+        return final if turn is None else replace(final, answer=json.loads(turn.body).get("answer"))
 
     # ---- telling and time ----
 
@@ -422,6 +412,19 @@ class Arrivals:
         self._timer_due = None
         self.kernel.tick(now=self.now(), wall=self.wall())
         self.carry_out()
+
+
+def final_from(row: MessageRow) -> Final:
+    """What has become of a stored message; its answer is with its turn."""
+    state = MessageState(row.state)
+    return Final(
+        message_id=row.id,
+        disposition=state,
+        outcome=Outcome(row.outcome) if row.outcome else None,
+        turn_id=row.turn_id if row.turn_id and state is not MessageState.SUMMARIZED else None,  # only a line was told
+        reason=row.reason,
+        session_key=row.session,
+    )
 
 
 def receipt_of(row: MessageRow, *, duplicate: bool = False) -> Receipt:

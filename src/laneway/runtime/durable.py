@@ -39,7 +39,7 @@ from laneway.runtime.endings import called, error_of, repr_of
 from laneway.runtime.executor import call_in_thread, ends_process, is_unwinding, needs_thread, outcome_of
 from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.handles import CURRENT, Failure, Job, JoinedJob
-from laneway.runtime.job_recovery import Moment, claim_of, load_jobs
+from laneway.runtime.job_recovery import Moment, load_jobs
 from laneway.runtime.job_rows import KIND, JobRecord, RowState, decode_payload, encode_payload
 from laneway.runtime.job_writes import AGAIN_FIRST_MS, JobWrites
 
@@ -587,7 +587,7 @@ class Durable:
                 while self._tasks:
                     await asyncio.wait(self._tasks)
                     await writes.settled()
-                await writes.close(claim_of(self._workspace))
+                await writes.close(self._workspace)
         except TimeoutError:
             _log.error("the store did not answer within %s ms; it is closed all the same", CLOSE_PATIENCE_MS)
         finally:

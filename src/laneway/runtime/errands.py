@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from laneway.errors import LanewayError, UsageError, text_of
+from laneway.errors import LanewayError, UsageError, describe, text_of
 from laneway.kernel import texts
 from laneway.kernel.mailbox import ChildEntry
 from laneway.kernel.messages import Item
@@ -20,7 +21,7 @@ from laneway.runtime.executor import needs_thread
 from laneway.runtime.handles import Job
 from laneway.runtime.turns import Child, Turn
 
-__all__ = ("SYSTEM_SETTINGS", "WAIT_LANE", "Errands", "describe")
+__all__ = ("SYSTEM_SETTINGS", "WAIT_LANE", "Errands")
 
 # The engine is the owner of its turns and children: it alone sets their private fields.
 # ruff: noqa: SLF001
@@ -51,9 +52,9 @@ class Errands(Arrivals):
         self._child_ends: dict[str, _ChildEnd] = {}  # until the store has them
         self._approvals: dict[str, asyncio.Future[Approval]] = {}
 
+    @abstractmethod
     def _note_quiet(self) -> None:
         """Something has ended."""
-        raise NotImplementedError
 
     # ---- approvals ----
 
@@ -111,9 +112,9 @@ class Errands(Arrivals):
         taken = await self.take_in(turn, only=answer_id)
         return taken[0] if taken else None
 
+    @abstractmethod
     async def take_in(self, turn: Turn, *, everything: bool = False, only: str = "") -> list[Message]:
         """What goes into a turn at a boundary."""
-        raise NotImplementedError
 
     # ---- children ----
 
@@ -130,7 +131,6 @@ class Errands(Arrivals):
         child.route, child.sender = turn._entry.route, turn._entry.sender
         self.kernel.add_child(turn._entry, child.id, name, wall=self.wall())
         stored = self.journal.committed(owner)
-        stored.add_done_callback(_ignore)
         try:
             call = functools.partial(self._run_child, child, stored, fn, args)
             child._job = self.lanes.submit("subagent", call, label=name, timeout_ms=timeout_ms)
@@ -150,7 +150,7 @@ class Errands(Arrivals):
         await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start
         child._stored = True
         if needs_thread(fn):
-            return await self.lanes._engine.run_in_thread(functools.partial(fn, *args))
+            return await self.lanes.engine.run_in_thread(functools.partial(fn, *args))
         return await fn(*args)
 
     def note_awaited(self, child: Child) -> None:
@@ -276,13 +276,3 @@ def _result_of(job: Job[Any]) -> str:
         value.seen = True
         return describe(error)
     return "" if value is None else text_of(value)
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {text_of(error)}"
-
-
-def _ignore(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from laneway.errors import GiveUp, RetryLater, text_of
+from laneway.errors import GiveUp, RetryLater, describe, text_of
 from laneway.kernel.protocol import End
 from laneway.runtime.handles import CURRENT, Job
 
@@ -97,7 +97,7 @@ def outcome_of(job: Job[Any], error: BaseException) -> tuple[End, BaseException,
         case GeneratorExit():
             return End.FAILED, error, "it raised GeneratorExit"
         case Exception():
-            return End.FAILED, error, f"{type(error).__name__}: {text_of(error)}"
+            return End.FAILED, error, describe(error)
         case _:
             return End.FAILED, error, type(error).__name__
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from laneway.errors import LanewayError, StoreInUseError, UnknownLaneError
+from laneway.errors import LanewayError, UnknownLaneError
 from laneway.kernel.jobs import Trigger, verdict_on
 from laneway.kernel.protocol import End, FinishJob
 from laneway.kernel.scheduler import Kernel
 from laneway.ports import Store
-from laneway.rows import Batch, Owner, StateKey, StateRow
+from laneway.rows import Batch, StateRow
+from laneway.runtime.claims import claim
 from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.job_rows import KIND, JobRecord, RowState
 
-__all__ = ("Moment", "claim_of", "load_jobs")
+__all__ = ("Moment", "load_jobs")
 
 _log = logging.getLogger("laneway")
-CLAIM_KIND = "lanes"
 
 
 class Moment(NamedTuple):
@@ -32,18 +32,10 @@ class Moment(NamedTuple):
     jitter: float
 
 
-def claim_of(workspace: str) -> StateKey:
-    """The row that says that a workspace is in use."""
-    return StateKey(CLAIM_KIND, workspace)
-
-
 async def load_jobs(store: Store, workspace: str, kernel: Kernel, moment: Moment) -> list[JobRecord]:
     """Claim a workspace and read its durable jobs, with every decision taken that was open."""
     loaded = await store.load_workspace(workspace)
-    claim = claim_of(workspace)
-    for row in loaded.states:
-        if (row.kind, row.id) == claim:
-            _refuse_second(row, store.epoch, workspace)
+    batches = [claim(store, "lanes", workspace, loaded.states)]
     with collector_at_rest():
         records = [record for row in loaded.states if row.kind == KIND and (record := _read(row)) is not None]
     for name in dict.fromkeys(name for record in records for name in record.lanes):
@@ -52,8 +44,6 @@ async def load_jobs(store: Store, workspace: str, kernel: Kernel, moment: Moment
         except UnknownLaneError:
             _log.warning("durable jobs wait in lane %r, which is not configured: they run there one at a time", name)
     changed = [record for record in records if _decide(record, kernel, moment)]
-    claimed = StateRow(*claim, "default", workspace, "", store.next_seq(), 1, _claimed_in(store.epoch), "{}")
-    batches = [Batch(Owner("default", workspace, ""), store.epoch, (claimed,))]
     for record in changed:
         rows = () if record.gone else (record.to_row(),)
         batches.append(Batch(record.owner, store.epoch, rows, (record.row_key,) if record.gone else ()))
@@ -61,19 +51,6 @@ async def load_jobs(store: Store, workspace: str, kernel: Kernel, moment: Moment
         if result.error is not None:
             raise result.error
     return [record for record in records if not record.gone]
-
-
-def _claimed_in(epoch: int) -> str:
-    return f"epoch {epoch}"
-
-
-def _refuse_second(claim: StateRow, epoch: int, workspace: str) -> None:
-    """Another `Lanes` of this process has the workspace; a claim of an earlier epoch is of a process that is gone."""
-    if claim.state == _claimed_in(epoch):
-        raise StoreInUseError(
-            f"the durable jobs of workspace {workspace!r} are open already in this process",
-            hint="share one Lanes, or give each a workspace= of its own",
-        )
 
 
 def _read(row: StateRow) -> JobRecord | None:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from laneway.errors import ClosedError, FencedError, LanewayError, StoreUnavailableError
 from laneway.ports import Store
 from laneway.records import JobId
-from laneway.rows import Batch, BatchResult, Owner, StateKey, StateRow
+from laneway.rows import Batch, BatchResult, StateKey, StateRow
+from laneway.runtime.claims import give_back
 from laneway.runtime.job_rows import JobRecord
 
 __all__ = ("JobWrites",)
@@ -283,17 +284,13 @@ class JobWrites:
         self._stop_timer()
         self._stop_recovering()
 
-    async def close(self, claim: StateKey) -> None:
+    async def close(self, workspace: str) -> None:
         """Write what is left, give back the claim to the workspace, and take no more."""
         await self.settled()
         if self.fenced is None:
-            batch = Batch(Owner("default", "", ""), self.store.epoch, (), (claim,))
             try:
-                results = await self.store.commit([batch])
-                error = results[0].error
-            except Exception as raised:  # noqa: BLE001 - whatever a store raises at its end, it is the end
-                error = raised
-            if error is not None:
+                await give_back(self.store, "lanes", workspace)
+            except Exception as error:  # noqa: BLE001 - whatever a store raises at its end, it is the end
                 _log.warning("the claim to the durable jobs was not given back: %s", error)
         self.shut()
         if self._unwritten:

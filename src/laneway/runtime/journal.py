@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from laneway.errors import LanewayError, StoreUnavailableError, UnstorableError, text_of
+from laneway.errors import LanewayError, StoreUnavailableError, UnstorableError, describe
 from laneway.ports import Store
 from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Owner, Row, StateKey
 
@@ -97,12 +97,6 @@ class Journal:
         self._group(owner).after.append(future)
         return future
 
-    def drop(self, owner: Owner, error: Exception) -> None:
-        """Forget what was decided for an owner and has not left yet; whoever waits for it gets the error."""
-        group = self._groups.pop(owner, None)
-        if group is not None:
-            _tell(group, error)
-
     def has(self, owner: Owner) -> bool:
         """Whether something of this owner is not on disk yet."""
         return owner in self._groups or owner in self._sent
@@ -145,7 +139,7 @@ class Journal:
                 self._sent[owner] = group
             except Exception as error:  # noqa: BLE001 - one row that cannot be written fails only its owner
                 _log.exception("a row of %s could not be encoded", owner)
-                reason = UnstorableError(f"a row cannot be written: {type(error).__name__}: {text_of(error)}")
+                reason = UnstorableError(f"a row cannot be written: {describe(error)}")
                 failed.append((owner, group, reason))
         self._flying = self._loop.create_task(self._commit(batches), name="laneway-commit")
         for owner, group, refusal in failed:
@@ -170,7 +164,7 @@ class Journal:
             results = [BatchResult(error)] * len(work)
         except Exception as error:  # noqa: BLE001 - a store that raises has not stored, as far as anybody knows
             _log.exception("the store failed in a way of its own")
-            wrapped = StoreUnavailableError(f"the store failed: {type(error).__name__}: {error}")
+            wrapped = StoreUnavailableError(f"the store failed: {describe(error)}")
             results = [BatchResult(wrapped)] * len(work)
         return {batch.owner: result.error for batch, result in zip(work, results, strict=True)}
 

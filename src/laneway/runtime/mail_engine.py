@@ -27,9 +27,9 @@ from laneway.errors import (
     InterruptSignalError,
     InvalidMessageError,
     LanewayError,
-    StoreInUseError,
     UnstorableError,
     UsageError,
+    describe,
     text_of,
 )
 from laneway.kernel import texts
@@ -60,8 +60,10 @@ from laneway.mail import (
     TurnState,
 )
 from laneway.records import JobState
-from laneway.rows import Batch, Owner, StateKey, StateRow
-from laneway.runtime.errands import SYSTEM_SETTINGS, Errands, describe
+from laneway.rows import Owner, StateRow
+from laneway.runtime import claims
+from laneway.runtime.envelope import storable
+from laneway.runtime.errands import SYSTEM_SETTINGS, Errands
 from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.handles import CURRENT, Job
 from laneway.runtime.journal import Journal
@@ -122,7 +124,7 @@ class MailEngine(Errands):
         try:
             self.journal = Journal(self.store, on_failure=self._on_failure)
             loaded = await self.store.load_workspace(self.workspace)
-            await self._claim(loaded.states)
+            await claims.take(self.store, "inbox", self.workspace, loaded.states)
             now, wall = self.now(), self.wall()
             with collector_at_rest():
                 self.kernel.load(loaded, running={}, now=now, wall=wall)
@@ -139,28 +141,6 @@ class MailEngine(Errands):
         self.is_open = True
         self.carry_out()
         return [row for row in loaded.states if row.kind == "schedule"]
-
-    async def _claim(self, rows: list[StateRow]) -> None:
-        """Two inboxes of one process on one workspace would run everything twice: the second is refused."""
-        mine = f"epoch {self.store.epoch}"
-        claim_id = f"inbox:{self.workspace}"
-        if any(row.kind == "claim" and row.id == claim_id and row.state == mine for row in rows):
-            raise StoreInUseError(
-                f"workspace {self.workspace!r} of this store is in use by another inbox of this process",
-                hint="use that one, or give this one a workspace of its own",
-            )
-        owner = Owner("default", self.workspace)
-        row = StateRow("claim", claim_id, *owner, self.store.next_seq(), 1, mine, "{}")
-        (result,) = await self.store.commit([Batch(owner, self.store.epoch, (row,))])
-        if result.error is not None:
-            raise result.error
-
-    async def _release(self) -> None:
-        key = StateKey("claim", f"inbox:{self.workspace}")
-        owner = Owner("default", self.workspace)
-        (result,) = await self.store.commit([Batch(owner, self.store.epoch, (), (key,))])
-        if result.error is not None:
-            raise result.error
 
     def running_turn(self, owner: Owner) -> Turn | None:
         """The turn that runs in a session."""
@@ -208,7 +188,7 @@ class MailEngine(Errands):
             if turn._entry.live:
                 self._end(turn, TurnState.FENCED, None, "the inbox closed, and it did not end")
                 if turn._job is not None:
-                    self.lanes._engine.abandon(turn._job.id, "the inbox closed")
+                    self.lanes.engine.abandon(turn._job.id, "the inbox closed")
 
     async def _let_go(self) -> None:
         """Write what is left, if the store answers, and leave nothing behind in any case."""
@@ -220,7 +200,7 @@ class MailEngine(Errands):
             async with asyncio.timeout(CLOSE_PATIENCE_S):
                 await asyncio.gather(*reloads, return_exceptions=True)
                 await self.journal.settled()
-                await self._release()
+                await claims.give_back(self.store, "inbox", self.workspace)
         except TimeoutError:
             _log.error("the store did not answer within %s s; it is closed all the same", CLOSE_PATIENCE_S)
         except Exception as error:  # noqa: BLE001 - the store must be let go of, whatever it says
@@ -319,7 +299,7 @@ class MailEngine(Errands):
                 case AbandonTurn(_, turn_id):
                     turn = self._turns.pop(turn_id, None)
                     if turn is not None and turn._job is not None:
-                        self.lanes._engine.abandon(turn._job.id, "fenced")
+                        self.lanes.engine.abandon(turn._job.id, "fenced")
                     self._note_quiet()
                 case WakeTurn(_, turn_id):
                     turn = self._turns.get(turn_id)
@@ -381,7 +361,7 @@ class MailEngine(Errands):
         """The slot is there: run one turn."""
         node = CURRENT.get()
         assert node is not None
-        job = self.lanes._engine.kernel.jobs[node[1]]
+        job = self.lanes.engine.kernel.jobs[node[1]]
         if self._jobs.get(owner) is job:
             del self._jobs[owner]
         entry = self.kernel.begin(owner, self.ids.new_id("turn"), now=self.now(), wall=self.wall())
@@ -452,11 +432,13 @@ class MailEngine(Errands):
         elif not isinstance(answer, str):
             self._end(turn, TurnState.FAILED, None, f"the handler returned {type(answer).__name__}, not text or None")
         else:
-            text = str.__str__(answer)  # a kind of text may have methods of its own
-            if _is_storable(text):
-                self._end(turn, TurnState.SUCCEEDED, text or None, "")
+            try:
+                # As plain text: a kind of text may have methods of its own.
+                text = storable(str.__str__(answer), "the answer of the handler")
+            except InvalidMessageError as error:
+                self._end(turn, TurnState.FAILED, None, text_of(error))
             else:
-                self._end(turn, TurnState.FAILED, None, "the answer of the handler is not valid Unicode text")
+                self._end(turn, TurnState.SUCCEEDED, text or None, "")
 
     def _end(self, turn: Turn, state: TurnState, answer: str | None, reason: str) -> None:
         """The handler has ended; the store is told until it listens."""
@@ -501,7 +483,6 @@ class MailEngine(Errands):
         if error is None:
             self._turns.pop(turn.id, None)
             self._ends.pop(turn.id, None)
-            self._stumbles.pop(turn._entry.owner, None)
             self._note_quiet()
         else:
             self._turns[turn.id] = turn  # the reload that follows ends it again
@@ -530,14 +511,12 @@ class MailEngine(Errands):
         finally:
             turn._entry.offered -= ids
         turn._check_fence()
-        turn.depth = 0
         turn._entry.delivered |= ids
         return [item.message for item in items]
 
     async def reply(self, turn: Turn, text: str) -> None:
         """Say something now."""
-        if not _is_storable(text):
-            raise InvalidMessageError("a reply must be valid Unicode text", hint="it has a lone surrogate")
+        storable(text, "a reply")
         owner = turn._entry.owner
         self.check_session(owner)
         self.kernel.reply(turn._entry, text, wall=self.wall())
@@ -556,9 +535,9 @@ class MailEngine(Errands):
                 f"this is follow-up number {entry.depth} already",
                 hint=f"a workflow goes on at most {FOLLOWUPS_MAX} times",
             )
-        if not isinstance(text, str) or not text.strip() or not _is_storable(text):
+        if not isinstance(text, str) or not text.strip():
             raise InvalidMessageError(f"a follow-up is text that is not empty, not {text!r}")
-        note = texts.followup_note(text, entry.depth + 1)
+        note = texts.followup_note(storable(text, "a follow-up"), entry.depth + 1)
         message = self._system_message(entry.owner, note, entry.route, entry.sender)
         item = Item(entry.owner, message, seq=self.store.next_seq(), lane=entry.lane)
         item.depth = entry.depth + 1
@@ -638,11 +617,17 @@ class MailEngine(Errands):
         else:
             self.kernel.reconsider(owner, now=now)
         self.carry_out()
+        self.journal.after(owner, functools.partial(self._recovered, owner))
         self.on_reloaded(owner, loaded.states)
         self._note_quiet()
         teller = self.loop.create_task(self._tell_what_was_stored(owner), name=f"laneway-tell {owner.session}")
         self._tellers.add(teller)
         teller.add_done_callback(self._tellers.discard)
+
+    def _recovered(self, owner: Owner, error: Exception | None) -> None:
+        if error is None:  # the store takes it again
+            self._stumbles.pop(owner, None)
+            self._unstorable.discard(owner)
 
     async def _tell_what_was_stored(self, owner: Owner) -> None:
         """The store may have kept what it said it had not: whoever waits for that is told, as soon as it can say."""
@@ -693,14 +678,6 @@ def _lane_part(key: str) -> str:
     if key.isprintable() and "%" not in key and key == key.strip():
         return key
     return "".join(char if char.isalnum() or char in ":._-+@" else f"%{ord(char):x};" for char in key)
-
-
-def _is_storable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _succeed(waiter: asyncio.Future[None]) -> None:

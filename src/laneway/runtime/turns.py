@@ -44,7 +44,6 @@ class Turn:
         self.mode: Mode = entry.mode
         self.kind: MessageKind = entry.kind
         self.route: Route = entry.route
-        self.depth = entry.depth
         self.messages: tuple[Message, ...] = tuple(item.message for item in entry.items)
         self._begun = False
         self._answered: asyncio.Future[None] | None = None
@@ -67,6 +66,11 @@ class Turn:
     def cancelled(self) -> bool:
         """Whether it is being ended: something else is to run, or somebody said stop."""
         return bool(self._entry.cancelled) or not self._entry.live
+
+    @property
+    def depth(self) -> int:
+        """How many `request_followup` lie behind it; a steer begins the count again."""
+        return self._entry.depth
 
     @property
     def conversation(self) -> int:

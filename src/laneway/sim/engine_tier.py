@@ -43,10 +43,11 @@ from laneway.lanes import Lanes
 from laneway.records import Snapshot
 from laneway.runtime.signals import AbortSignal
 from laneway.runtime.subscriptions import Subscription
-from laneway.sim.loop import SimDeadlockError, SimLoop, SimStalledError
+from laneway.sim.loop import SimLoop
+from laneway.sim.playing import play_to_end
 from laneway.sim.shadow import LawBrokenError
 from laneway.sim.tally import Body, Boom, Join, Plan, Tally
-from laneway.sim.trace import Outcome, SimFailedError, Trace
+from laneway.sim.trace import Outcome, Trace
 from laneway.sim.workers import DEPTH_MAX, Dice
 from laneway.sim.world import World, draw_world
 from laneway.testing import LoopClock, fake_host
@@ -70,30 +71,7 @@ def run_engine_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     trace = trace or Trace()
     loop = SimLoop(seed=seed, max_steps=STEPS_MAX)
     run = EngineRun(draw_world(seed), trace, loop)
-    problem = None
-    cause: BaseException | None = None
-    quiet = logging.getLogger("laneway")
-    level, quiet.level = quiet.level, logging.CRITICAL
-    try:
-        loop.run_until_complete(loop.create_task(run.play(), name="main"))
-        loop.cancel_leftovers()
-        if loop.exceptions:
-            problem = loop.picture("exceptions reached the loop")
-    except (LawBrokenError, SimDeadlockError, SimStalledError) as error:
-        problem, cause = str(error), error
-    except Exception as error:  # noqa: BLE001 - whatever escapes is what the run found
-        problem, cause = f"the run raised {error!r}", error
-    finally:
-        if problem is not None:
-            with contextlib.suppress(Exception):  # the run has failed already; this only tidies up
-                loop.cancel_leftovers()
-        quiet.level = level
-        loop.close()
-    tail = trace.tail()
-    if run.broken is not None:
-        problem, cause, tail = str(run.broken), run.broken, run.broken_tail
-    if problem is not None:
-        raise SimFailedError(seed=seed, tier="engine", problem=problem, tail=tail) from cause
+    play_to_end(run, loop, trace, seed=seed, tier="engine")
     return Outcome(
         seed=seed,
         tier="engine",
@@ -143,6 +121,9 @@ class EngineRun:
         return happens
 
     # ---- the run ----
+
+    def give_up(self) -> None:
+        """The run has failed; everything in it ends by being cancelled."""
 
     async def play(self) -> None:
         """Live, heal, close; then nothing may be left."""
@@ -237,7 +218,7 @@ class EngineRun:
         if self.tally.left():
             return
         names = [task.get_name() for task in self._loop.pending_tasks()]
-        if names != ["main"]:
+        if names != ["sim main"]:
             raise LawBrokenError(self._loop.picture("closing left tasks behind"))
         if self._loop.pending_timers():
             raise LawBrokenError(f"closing left {self._loop.pending_timers()} timers behind")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from laneway.inbox import Inbox
 from laneway.lanes import Lanes
 from laneway.mail import Final
 from laneway.rows import Owner, StateKey
-from laneway.sim.loop import SimDeadlockError, SimLoop, SimStalledError
+from laneway.sim.loop import SimLoop
 from laneway.sim.mail_agents import Agents
 from laneway.sim.mail_books import Books, Letter, Life
 from laneway.sim.mail_checks import end_problems, leftovers
@@ -28,8 +27,9 @@ from laneway.sim.mail_people import CallLostError, People
 from laneway.sim.mail_store import DiskFailedError, SimStore
 from laneway.sim.mail_witness import MailWitness
 from laneway.sim.mail_world import MailDice, MailWorld, SimClock, draw_mail_world
+from laneway.sim.playing import play_to_end
 from laneway.sim.shadow import LawBrokenError
-from laneway.sim.trace import Outcome, SimFailedError, Trace
+from laneway.sim.trace import Outcome, Trace
 from laneway.stores.memory import MemoryDisk
 from laneway.system import HostEnv, SequentialIdGenerator
 
@@ -54,31 +54,7 @@ def run_mail_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     trace = trace or Trace()
     loop = SimLoop(seed=seed, max_steps=STEPS_MAX)
     run = MailRun(draw_mail_world(seed), trace, loop)
-    problem = None
-    cause: BaseException | None = None
-    quiet = logging.getLogger("laneway")
-    level, quiet.level = quiet.level, logging.CRITICAL + 1
-    try:
-        loop.run_until_complete(loop.create_task(run.play(), name="sim main"))
-        loop.cancel_leftovers()
-        if loop.exceptions:
-            problem = loop.picture("exceptions reached the loop")
-    except (LawBrokenError, SimDeadlockError, SimStalledError) as error:
-        problem, cause = str(error), error
-    except Exception as error:  # noqa: BLE001 - whatever escapes is what the run found
-        problem, cause = f"the run raised {error!r}", error
-    finally:
-        if problem is not None:
-            run.dice.honest = True
-            with contextlib.suppress(Exception):  # the run has failed already; this only tidies up
-                loop.cancel_leftovers()
-        quiet.level = level
-        loop.close()
-    tail = trace.tail()
-    if run.broken is not None:
-        problem, cause, tail = str(run.broken), run.broken, run.broken_tail
-    if problem is not None:
-        raise SimFailedError(seed=seed, tier="mail", problem=problem, tail=tail) from cause
+    play_to_end(run, loop, trace, seed=seed, tier="mail")
     return Outcome(
         seed=seed,
         tier="mail",
@@ -209,6 +185,10 @@ class MailRun:
             self._break(f"schedules differ: {known} in memory, {stored} in the store")
 
     # ---- the run ----
+
+    def give_up(self) -> None:
+        """The run has failed: handlers that hang shall let go."""
+        self.dice.honest = True
 
     async def play(self) -> None:
         """Live, heal, end, close; then nothing may be left."""
