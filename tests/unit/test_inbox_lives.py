@@ -706,3 +706,32 @@ async def test_another_thread_is_refused_and_nothing_was_taken() -> None:
         receipt = await inbox.submit(S, "fine")
         assert (await inbox.wait(receipt.message_id)).answer == "re: fine"
     assert agent.prompts == ["fine"]
+
+
+@staged
+async def test_a_store_that_is_back_is_not_held_against_a_session() -> None:
+    """What is refused again and again is loaded later and later; a refusal now and then costs nothing."""
+    store = CutStore()
+    async with new_inbox(Agent(), store=store, mode="followup") as inbox:
+        inbox.lanes.pause("main")
+        for number in range(1, 5):
+            store.refuse = lambda batch: True
+            with pytest.raises(StoreUnavailableError):
+                await inbox.submit(S, "refused")
+            store.refuse = lambda batch: False
+            await passing(10)
+            await send(inbox, str(number))
+            assert len(inbox.pending(S)) == number
+
+
+@staged
+async def test_listing_and_status_tell_the_same_of_a_summarized_message() -> None:
+    agent = Agent()
+    async with new_inbox(agent, cap=1) as inbox:
+        await busy(inbox, agent)
+        first, _second = await send(inbox, "one", "two")
+        agent.let_go()
+        await passing(10_000)
+        (listed,) = await inbox.messages(S, state="summarized")
+        assert listed == await inbox.status(first)
+        assert listed.turn_id is None

@@ -24,14 +24,13 @@ from laneway.errors import (
     WrongThreadError,
     describe,
 )
-from laneway.events import SessionEvent
 from laneway.kernel.mailroom import Mailroom
 from laneway.kernel.messages import Item, route_key
 from laneway.mail import Final, Message, MessageState, Outcome, QueueOptions, QueueSettings, Receipt
 from laneway.ports import Clock, Ids, Store
 from laneway.rows import Lookup, MessageRow, Owner
 from laneway.runtime.journal import Journal
-from laneway.runtime.subscriptions import Subscription
+from laneway.runtime.subscriptions import Audience, Subscription
 
 __all__ = ("Arrival", "Arrivals", "fail", "final_from", "receipt_of")
 
@@ -85,7 +84,7 @@ class Arrivals(ABC):
         self._unstored: dict[tuple[Owner, str, str], Item] = {}  # dedupe of what the store does not have yet
         self._waiters: dict[str, list[asyncio.Future[Final]]] = {}
         self._reloads: dict[Owner, asyncio.Task[None]] = {}
-        self._subscriptions: list[Subscription] = []
+        self._audience = Audience(self._note_listening)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
 
@@ -128,8 +127,7 @@ class Arrivals(ABC):
         for waiters in self._waiters.values():
             for waiter in waiters:
                 fail(waiter, closed)
-        for subscription in list(self._subscriptions):
-            subscription.close()
+        self._audience.close()
 
     # ---- messages in ----
 
@@ -381,20 +379,10 @@ class Arrivals(ABC):
         """A new stream of events; before opening too, to hear what becomes of what the last process left."""
         if self.is_shut:
             raise ClosedError(opened=True, what="inbox")
-        subscription = Subscription(frozenset(keys), "", buffer_max=buffer_max, on_close=self._unsubscribe)
-        self._subscriptions.append(subscription)
-        self.kernel.listening = True
-        return subscription
+        return self._audience.admit(keys, "", buffer_max)
 
-    def _unsubscribe(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
-        self.kernel.listening = bool(self._subscriptions)
-
-    def _publish(self, event: SessionEvent) -> None:
-        for subscription in list(self._subscriptions):
-            if subscription.wants(event):
-                subscription.push(event)
+    def _note_listening(self, listening: bool) -> None:  # noqa: FBT001 - all there is to say
+        self.kernel.listening = listening
 
     def _arm(self) -> None:
         due = self.kernel.next_due()

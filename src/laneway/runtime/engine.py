@@ -54,7 +54,7 @@ from laneway.runtime.endings import error_of, repr_of, stop_error
 from laneway.runtime.executor import JobTask, name_of, needs_thread, run_attempt, same_function
 from laneway.runtime.handles import CURRENT, Failure, Job, JoinedJob, Node, SlotEntry
 from laneway.runtime.signals import AbortSignal
-from laneway.runtime.subscriptions import Subscription
+from laneway.runtime.subscriptions import Audience, Subscription
 
 # The engine is the owner of its handles: it alone sets their private fields.
 # ruff: noqa: SLF001
@@ -89,7 +89,7 @@ class Engine:
         self._waits: dict[int, asyncio.Future[None]] = {}
         self._next_wait = 0
         self._quiet: list[asyncio.Future[None]] = []
-        self._subscriptions: list[Subscription] = []
+        self._audience = Audience(self._note_listening)
         self._callbacks: list[Callable[[Snapshot], object]] = []
         self._snapshots: list[Snapshot] = []
         self._seen = (0, 0, 0)
@@ -570,21 +570,13 @@ class Engine:
     def subscribe(self, keys: tuple[str, ...], prefix: str, buffer_max: int) -> Subscription:
         """A new stream of events."""
         self.check_caller("subscribe")
-        subscription = Subscription(frozenset(keys), prefix, buffer_max=buffer_max, on_close=self._unsubscribe)
-        self._subscriptions.append(subscription)
-        self.kernel.listening = True
-        return subscription
+        return self._audience.admit(keys, prefix, buffer_max)
 
-    def _unsubscribe(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
-        self.kernel.listening = bool(self._subscriptions)
+    def _note_listening(self, listening: bool) -> None:  # noqa: FBT001 - all there is to say
+        self.kernel.listening = listening
 
     def _publish(self, event: Event) -> None:
-        stamped = replace(event, at_ms=self._wall_ms())
-        for subscription in list(self._subscriptions):
-            if subscription.wants(stamped):
-                subscription.push(stamped)
+        self._audience.tell(replace(event, at_ms=self._wall_ms()))
 
     def on_change(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Call back with a snapshot after every change of running or waiting; returns how to stop that."""
@@ -684,7 +676,7 @@ class Engine:
             before = len(self.kernel.jobs)
             self._carry_out(self.kernel.stop_waiting(None, "drain", now=self.now()))
             cancelled = before - len(self.kernel.jobs)
-        if self._subscriptions:
+        if self._audience:
             self._publish(ShutdownCompleted(cancelled=cancelled))
         return DrainReport(finished=finished, cancelled=cancelled, still_running=len(self.kernel.jobs))
 
@@ -768,8 +760,7 @@ class Engine:
             task.cancel()
         for job_id in list(self.kernel.jobs):
             self._carry_out(self.kernel.abandon(job_id, "the lanes were closed", now=self.now()))
-        for subscription in list(self._subscriptions):
-            subscription.close()
+        self._audience.close()
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

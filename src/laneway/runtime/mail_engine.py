@@ -287,7 +287,7 @@ class MailEngine(Errands):
         for effect in effects:
             match effect:
                 case Tell(_, event):
-                    self._publish(event)
+                    self._audience.tell(event)
                 case Settle(_, final):
                     self._settle(final)
                 case TellOfChildren(owner, children):

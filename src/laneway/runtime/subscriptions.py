@@ -10,7 +10,7 @@ from typing import Self
 
 from laneway.events import Event, EventsMissed, JobEvent, LaneEvent, SessionEvent
 
-__all__ = ("Subscription",)
+__all__ = ("Audience", "Subscription")
 
 
 class Subscription(AsyncIterator[Event]):
@@ -97,3 +97,37 @@ class Subscription(AsyncIterator[Event]):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class Audience:
+    """Everybody who listens to one engine; `on_change` hears whether anybody does, so that events are worth making."""
+
+    def __init__(self, on_change: Callable[[bool], None]) -> None:
+        self._on_change = on_change
+        self._streams: list[Subscription] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._streams)
+
+    def admit(self, keys: tuple[str, ...], prefix: str, buffer_max: int) -> Subscription:
+        """A new stream of events."""
+        stream = Subscription(frozenset(keys), prefix, buffer_max=buffer_max, on_close=self._dismiss)
+        self._streams.append(stream)
+        self._on_change(True)  # noqa: FBT003 - somebody listens
+        return stream
+
+    def _dismiss(self, stream: Subscription) -> None:
+        if stream in self._streams:
+            self._streams.remove(stream)
+        self._on_change(bool(self._streams))
+
+    def tell(self, event: Event) -> None:
+        """Give an event to whoever wants it."""
+        for stream in list(self._streams):
+            if stream.wants(event):
+                stream.push(event)
+
+    def close(self) -> None:
+        """End every stream."""
+        for stream in list(self._streams):
+            stream.close()
