@@ -12,7 +12,11 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ UnknownHandlerError    no handler has that name
 │  ├─ InvalidMessageError    what was sent is not a message that can be kept
 │  ├─ UnknownMessageError    no message has that id
-│  └─ UnknownStoreError      no store is behind that address
+│  ├─ UnknownStoreError      no store is behind that address
+│  ├─ UnknownRunError        there is nothing to resume under that id
+│  ├─ ToolArgumentsError     the arguments of a call do not fit the tool
+│  └─ ModelError             the provider of a model refuses the call as it is
+│     └─ RealModelForbiddenError  calls of real models are switched off
 ├─ ConflictError             valid, but not now: look at the state, then decide
 │  ├─ InvalidTransitionError a job cannot change in that way from its state
 │  ├─ DuplicateJobError      the key belongs to a job with another function
@@ -25,9 +29,11 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ StoreInUseError        another process has the store open
 │  └─ StoreVersionError      the store was written by a newer Laneway
 ├─ UnavailableError          the world is wrong: a later try may help
-│  └─ StoreUnavailableError  the store refused: the disk is full, read-only, broken …
-│     ├─ StoreCorruptError   what is on disk is not what was written
-│     └─ UnstorableError     what was to be written can never be stored as it is
+│  ├─ StoreUnavailableError  the store refused: the disk is full, read-only, broken …
+│  │  ├─ StoreCorruptError   what is on disk is not what was written
+│  │  └─ UnstorableError     what was to be written can never be stored as it is
+│  └─ ModelUnavailableError  the provider of a model cannot answer now
+│     └─ ModelLimitedError   … and says for how long: too many requests, or the quota is used up
 ├─ DeniedError               a policy said no
 │  ├─ PermissionDeniedError  the sender lacks the right
 │  └─ ApprovalExpiredError   nobody answered in time
@@ -36,6 +42,8 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ JobAbortedError        its AbortSignal fired
 │  ├─ JobTimeoutError        it ran longer than timeout_ms
 │  └─ WaitTimeoutError       it waited longer than wait_timeout_ms
+├─ RunFailedError            a run of an agent ended without an answer
+│  └─ RunCancelledError      somebody ended it
 └─ InternalError             our bug
 Signals (not errors)         raised inside a job to steer it: RetryLater, GiveUp; to a turn: InterruptSignalError
 ```
@@ -72,18 +80,26 @@ __all__ = (
     "LanewayError",
     "MailboxFullError",
     "MessageStateError",
+    "ModelError",
+    "ModelLimitedError",
+    "ModelUnavailableError",
     "PermissionDeniedError",
     "Reaction",
+    "RealModelForbiddenError",
     "RetryLater",
+    "RunCancelledError",
+    "RunFailedError",
     "StoreCorruptError",
     "StoreInUseError",
     "StoreUnavailableError",
     "StoreVersionError",
+    "ToolArgumentsError",
     "UnavailableError",
     "UnknownHandlerError",
     "UnknownJobError",
     "UnknownLaneError",
     "UnknownMessageError",
+    "UnknownRunError",
     "UnknownStoreError",
     "UnstorableError",
     "UsageError",
@@ -240,6 +256,34 @@ class UnknownMessageError(UsageError):
         self.message_id = message_id
 
 
+class ModelError(UsageError):
+    """The provider of a model refuses the call as it is (a wrong key, an unknown model, a prompt that is too long)."""
+
+    code = "model"
+
+    def __init__(self, message: str, *, model: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.model = model
+
+
+class RealModelForbiddenError(ModelError):
+    """Calls of real models are switched off here, as tests do."""
+
+    code = "real_model_forbidden"
+
+
+class ToolArgumentsError(UsageError):
+    """The arguments of a call do not fit the tool; nothing was run."""
+
+    code = "tool_arguments"
+
+
+class UnknownRunError(UsageError):
+    """There is nothing to resume under that id."""
+
+    code = "unknown_run"
+
+
 class UnknownStoreError(UsageError):
     """No store is behind that address."""
 
@@ -393,6 +437,26 @@ class UnstorableError(StoreUnavailableError):
     code = "unstorable"
 
 
+class ModelUnavailableError(UnavailableError):
+    """The provider of a model cannot answer now: no connection, a fault of its own, a stream that was cut."""
+
+    code = "model_unavailable"
+
+    def __init__(self, message: str, *, model: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.model = model
+
+
+class ModelLimitedError(ModelUnavailableError):
+    """The provider takes no calls for this model for `retry_after_ms`: too many requests, or a quota is used up."""
+
+    code = "model_limited"
+
+    def __init__(self, message: str, *, retry_after_ms: int, model: str = "", hint: str = "") -> None:
+        super().__init__(message, model=model, hint=hint)
+        self.retry_after_ms = retry_after_ms
+
+
 class DeniedError(LanewayError):
     """A policy said no."""
 
@@ -447,6 +511,23 @@ class WaitTimeoutError(JobFailedError):
     code = "wait_timeout"
 
 
+class RunFailedError(LanewayError):
+    """A run of an agent ended without an answer, and its own exception is not at hand; `reason` says why."""
+
+    code = "run_failed"
+
+    def __init__(self, message: str, *, run_id: str = "", reason: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.run_id = run_id
+        self.reason = reason
+
+
+class RunCancelledError(RunFailedError):
+    """A run of an agent was ended before it had answered."""
+
+    code = "run_cancelled"
+
+
 class InternalError(LanewayError):
     """Our bug: an invariant of Laneway does not hold."""
 
@@ -499,6 +580,7 @@ REACTIONS: Final[dict[type[LanewayError], Reaction]] = {
     UnavailableError: Reaction(503, 4),
     DeniedError: Reaction(403, 5),
     JobFailedError: Reaction(502, 6),
+    RunFailedError: Reaction(502, 6),
     InternalError: Reaction(500, 70),
     LanewayError: Reaction(500, 1),
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
 
+from laneway.dialogue import Chunk, Intent, ModelRequest, ToolContext, ToolOutput, ToolSpec
 from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
 
-__all__ = ("Clock", "History", "Ids", "Random", "Store")
+__all__ = ("Clock", "History", "Ids", "Model", "Random", "Store", "Tool")
 
 
 class Clock(Protocol):
@@ -102,3 +103,39 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Let go of it. The last user to close really closes it."""
+
+
+class Model(Protocol):
+    """Something that answers. What goes wrong is a `ModelUnavailableError` (try again) or a `ModelError` (do not)."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the configuration: `scripted`, `openai/gpt-5` …"""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """How many tokens it can take in; None when nobody knows."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """One answer, in pieces; the last piece is the whole `Answer`."""
+
+
+class Tool(Protocol):
+    """Something an agent can do."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What it is."""
+
+    def check(self, arguments: str) -> dict[str, Any]:
+        """The arguments of a call, parsed and held against the schema; raises `ToolArgumentsError`."""
+
+    async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Do it. An error that it raises is a failure, which may be tried again if the effect allows."""
+
+    @property
+    def can_reconcile(self) -> bool:
+        """Whether it can find out afterwards what became of a call."""
+
+    async def reconcile(self, intent: Intent, context: ToolContext) -> ToolOutput | None:
+        """What became of a call that was cut off; None when it cannot be known."""

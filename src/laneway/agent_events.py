@@ -1,0 +1,308 @@
+"""What a run of an agent tells whoever watches it: typed records with the names of the surface that agents know.
+
+`event.event_type` says which it is, and its fields are attributes. A field that an event of another type has is None
+here, so `if event.text:` is always safe. `event.to_dict()` is the versioned envelope for the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from laneway.dialogue import ResultStatus
+
+__all__ = (
+    "AGENT_EVENTS",
+    "AgentEvent",
+    "CommandDeadLetteredEvent",
+    "CommandRetryEvent",
+    "ContextCompactedEvent",
+    "EndEvent",
+    "ErrorEvent",
+    "MessageQueuedEvent",
+    "ModelRetryEvent",
+    "PermissionDeniedEvent",
+    "QueueAlertEvent",
+    "ReasoningDeltaEvent",
+    "RunResumedEvent",
+    "RunWaitingEvent",
+    "StartEvent",
+    "SteeredEvent",
+    "TextDeltaEvent",
+    "ToolEndEvent",
+    "ToolInputDeltaEvent",
+    "ToolOutputDeltaEvent",
+    "ToolQueuedEvent",
+    "ToolStartEvent",
+    "TurnEndEvent",
+    "TurnStartEvent",
+)
+
+ENVELOPE_VERSION = 1
+META = ("session_id", "run_id", "seq", "at_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEvent:
+    """Something that has happened in a run. `seq` counts the events of one session in this process from 1."""
+
+    event_type: ClassVar[str] = ""
+    ephemeral: ClassVar[bool] = False
+
+    session_id: str = ""
+    run_id: str = ""
+    seq: int = 0
+    at_ms: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FIELDS:
+            return None
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The fields of its own, as a mapping."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in META}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The versioned envelope: `version`, `type`, `payload`, `metadata`; plain JSON values."""
+        metadata = {name: getattr(self, name) for name in META}
+        return {"version": ENVELOPE_VERSION, "type": self.event_type, "payload": self.data, "metadata": metadata}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageQueuedEvent(AgentEvent):
+    """The session is busy: the message waits. `disposition` is where it is, `reason` why."""
+
+    event_type: ClassVar[str] = "message_queued"
+    message_id: str
+    disposition: str
+    position: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartEvent(AgentEvent):
+    """A run has begun."""
+
+    event_type: ClassVar[str] = "start"
+    prompt: str
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumedEvent(AgentEvent):
+    """A run goes on where another was cut off. `rounds` were done; of the calls in `unknown` nobody knows the end."""
+
+    event_type: ClassVar[str] = "run_resumed"
+    resumed_from: str
+    rounds: int
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStartEvent(AgentEvent):
+    """The model is asked; `turn` counts the rounds of a run from 1."""
+
+    event_type: ClassVar[str] = "turn_start"
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDeltaEvent(AgentEvent):
+    """A piece of the answer's text."""
+
+    event_type: ClassVar[str] = "text_delta"
+    ephemeral: ClassVar[bool] = True
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDeltaEvent(AgentEvent):
+    """A piece of what the model thinks aloud."""
+
+    event_type: ClassVar[str] = "reasoning_delta"
+    ephemeral: ClassVar[bool] = True
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolInputDeltaEvent(AgentEvent):
+    """A piece of the arguments of a call that the model is writing."""
+
+    event_type: ClassVar[str] = "tool_input_delta"
+    ephemeral: ClassVar[bool] = True
+    tool_id: str
+    tool_name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRetryEvent(AgentEvent):
+    """A model call failed before anything came of it and is made again: text since `turn_start` is void."""
+
+    event_type: ClassVar[str] = "model_retry"
+    attempt: int
+    delay_ms: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaitingEvent(AgentEvent):
+    """The run waits and goes on by itself; `until_ms` is the wall-clock time, 0 when nobody knows."""
+
+    event_type: ClassVar[str] = "run_waiting"
+    reason: str
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolQueuedEvent(AgentEvent):
+    """The model asks for a call, and it has been queued in its lane."""
+
+    event_type: ClassVar[str] = "tool_queued"
+    tool_id: str
+    tool_name: str
+    lane: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStartEvent(AgentEvent):
+    """A call really starts now. `args` are its checked arguments."""
+
+    event_type: ClassVar[str] = "tool_start"
+    tool_id: str
+    tool_name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    lane: str = ""
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutputDeltaEvent(AgentEvent):
+    """A piece of the output of a call that runs."""
+
+    event_type: ClassVar[str] = "tool_output_delta"
+    ephemeral: ClassVar[bool] = True
+    tool_id: str
+    tool_name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolEndEvent(AgentEvent):
+    """A call has ended, whatever the end is: exactly one for each call."""
+
+    event_type: ClassVar[str] = "tool_end"
+    tool_id: str
+    tool_name: str
+    tool_output: str
+    status: ResultStatus
+    exit_code: int | None = None
+    artifact: str | None = None
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionDeniedEvent(AgentEvent):
+    """A policy has refused a call before it was queued."""
+
+    event_type: ClassVar[str] = "permission_denied"
+    tool_id: str
+    tool_name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteeredEvent(AgentEvent):
+    """Messages came into the run at a boundary; `skipped` are the calls that were not made because of them."""
+
+    event_type: ClassVar[str] = "steered"
+    messages: tuple[str, ...]
+    text: str
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEndEvent(AgentEvent):
+    """A round is over and on disk."""
+
+    event_type: ClassVar[str] = "turn_end"
+    turn: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCompactedEvent(AgentEvent):
+    """The older part of the conversation was replaced by a summary."""
+
+    event_type: ClassVar[str] = "context_compacted"
+    before_messages: int
+    after_messages: int
+    percent_before: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRetryEvent(AgentEvent):
+    """A job of this session failed and will be tried again after `delay_ms`."""
+
+    event_type: ClassVar[str] = "command_retry"
+    command_id: str
+    command_type: str
+    lane: str
+    attempt: int
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandDeadLetteredEvent(AgentEvent):
+    """The retries of a job of this session are used up."""
+
+    event_type: ClassVar[str] = "command_dead_lettered"
+    command_id: str
+    command_type: str
+    lane: str
+    error: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAlertEvent(AgentEvent):
+    """A lane of this session holds more than it should. `level` is `warning` or `critical`."""
+
+    event_type: ClassVar[str] = "queue_alert"
+    level: str
+    lane: str
+    alert_type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndEvent(AgentEvent):
+    """The run has answered; nothing follows."""
+
+    event_type: ClassVar[str] = "end"
+    text: str
+    total_tokens: int = 0
+    cost: float | None = None
+    tool_calls_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorEvent(AgentEvent):
+    """The run has ended without an answer (or the message never got a run); nothing follows.
+
+    `error_kind` is the code of the error: `run_cancelled`, `model_unavailable` …
+    """
+
+    event_type: ClassVar[str] = "error"
+    error: str
+    error_kind: str = ""
+
+
+AGENT_EVENTS: dict[str, type[AgentEvent]] = {kind.event_type: kind for kind in AgentEvent.__subclasses__()}
+"""Every event by the name of its type."""
+
+_FIELDS = {each.name for kind in AGENT_EVENTS.values() for each in fields(kind)} | {"verification_summary_text"}

@@ -1,0 +1,52 @@
+"""The rounds of a run: what was said to the model, what it answered, and what became of every call it asked for.
+
+A round is the unit of a checkpoint. Its row is written when its calls have ended; when one of them has side effects, it
+is written before that call starts, too (`acting`), so that after a crash everybody knows what was about to be done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from laneway.dialogue import Answer, Prompt, Results, ToolResult, Utterance
+
+__all__ = ("Round", "RoundState")
+
+
+class RoundState(StrEnum):
+    """How far a round has come."""
+
+    ACTING = "acting"  # its calls are being made
+    DONE = "done"  # every call has its result
+    FINAL = "final"  # the model asked for nothing more: its text is the answer of the run
+    CUT = "cut"  # the run was ended in it; every call has a result all the same
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """One round of one run. `results` is filled as calls end, by call id."""
+
+    run_id: str
+    number: int  # from 1
+    conversation: int = 1
+    state: RoundState = RoundState.ACTING
+    prompts: tuple[Prompt, ...] = ()  # what was said since the round before: the user's text, steered messages
+    messages: tuple[str, ...] = ()  # the ids of the messages these prompts were made of
+    resumed_from: str = ""  # in the first round of a run that goes on for another
+    answer: Answer = field(default_factory=Answer)
+    results: dict[str, ToolResult] = field(default_factory=dict)
+    seq: int = 0  # its place among the rounds of the session
+    at_ms: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every call has its result."""
+        return all(call.id in self.results for call in self.answer.calls)
+
+    def utterances(self) -> list[Utterance]:
+        """The round as a part of the conversation; only of a round that is whole."""
+        said: list[Utterance] = [*self.prompts, self.answer]
+        if self.answer.calls:
+            said.append(Results(results=tuple(self.results[call.id] for call in self.answer.calls)))
+        return said
