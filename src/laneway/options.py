@@ -1,0 +1,754 @@
+"""The settings of a session as its user writes them: `SessionOptions`, `SessionQueueConfig` and what goes into them.
+
+The objects with many settings are mutable, because they are filled in one by one (`options.session_id = "s1"`). Every
+value is checked when it is set: a wrong one is refused where it was written, and an unknown name is answered with the
+nearest known one. The small ones are frozen records.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+
+from laneway.errors import ConfigError
+from laneway.mail import Mode
+from laneway.records import (
+    DURATION_MAX_MS,
+    Boost,
+    Effect,
+    RateLimit,
+    RetryPolicy,
+    check_concurrency,
+    check_whole,
+)
+
+__all__ = (
+    "SESSION_LANES",
+    "LaneHandlerConfig",
+    "PermissionPolicy",
+    "PriorityBoostConfig",
+    "RateLimitConfig",
+    "RetryPolicyConfig",
+    "SessionOptions",
+    "SessionQueueConfig",
+    "Switch",
+    "lane_named",
+    "merge",
+)
+
+SESSION_LANES = ("control", "query", "execute", "generate")
+"""The lanes of a session, the first in priority first."""
+
+MODES = ("internal", "external", "hybrid")
+DECISIONS = ("allow", "deny", "ask")
+ON_CRASH = ("resume", "report", "ask")
+DEFAULT_TIMEOUT_MS = 60_000
+DEAD_LETTERS = 1_000
+COUNT_MAX = 1_000_000_000
+RULE_MAX = 4_096
+
+T = TypeVar("T")
+Check = Callable[[str, Any], Any]
+
+
+# ---- checks: each takes the name of a setting and its value, and gives back what is kept ----
+
+
+def one_of(setting: str, value: object, allowed: Iterable[str]) -> str:
+    """A word out of some, whatever its case; refused with the nearest of them."""
+    words = tuple(allowed)
+    word = value.strip().casefold() if isinstance(value, str) else ""
+    if word in words:
+        return word
+    close = difflib.get_close_matches(word, words, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(words)}"
+    raise ConfigError(f"{setting} cannot be {value!r}", setting=setting, value=value, hint=hint)
+
+
+def lane_named(value: object, *, setting: str = "lane") -> str:
+    """A lane of a session by its name, whatever its case: `Execute` is `execute`."""
+    return one_of(setting, value, SESSION_LANES)
+
+
+def refuse_unknown(what: str, names: Iterable[object], known: Iterable[str]) -> None:
+    """Refuse the first name that is not known, with the nearest that is."""
+    words = tuple(known)
+    for name in names:
+        if name not in words:
+            close = difflib.get_close_matches(str(name), words, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(words)}"
+            raise ConfigError(f"{what} has no setting {name!r}", setting=str(name), hint=hint)
+
+
+def _flag(setting: str, value: object) -> bool:
+    if isinstance(value, Switch):
+        return bool(value)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{setting} must be True or False, not {value!r}", setting=setting, value=value)
+    return value
+
+
+def _text(setting: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{setting} must be text, not {value!r}", setting=setting, value=value)
+    return value
+
+
+def _string(setting: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{setting} must be text, not {value!r}", setting=setting, value=value)
+    return value
+
+
+def _anything(_: str, value: T) -> T:
+    return value
+
+
+def _whole(least: int, most: int = COUNT_MAX) -> Check:
+    return lambda setting, value: check_whole(value, setting=setting, least=least, most=most)
+
+
+def _number(least: float, most: float) -> Check:
+    def check(setting: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            text = f"{setting} must be a number from {least} to {most}, not {value!r}"
+            raise ConfigError(text, setting=setting, value=value)
+        return float(value)
+
+    return check
+
+
+def _optional(check: Check) -> Check:
+    return lambda setting, value: None if value is None else check(setting, value)
+
+
+def _word(*words: str) -> Check:
+    return lambda setting, value: one_of(setting, value, words)
+
+
+def _queue(setting: str, value: object) -> SessionQueueConfig:
+    if isinstance(value, Mapping):
+        return SessionQueueConfig.from_mapping(value)
+    if not isinstance(value, SessionQueueConfig):
+        raise ConfigError(f"{setting} must be a SessionQueueConfig, not {value!r}", setting=setting, value=value)
+    return value
+
+
+def _path(setting: str, value: object) -> str:
+    # Whatever a path object is, `__fspath__` gives its text; this module knows no file system.
+    found = getattr(value, "__fspath__", None)
+    return _text(setting, found() if callable(found) else value)
+
+
+def _record(kind: type[T]) -> Check:
+    def check(setting: str, value: object) -> T:
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, Mapping):
+            return made_of(kind, value, what=setting)
+        raise ConfigError(f"{setting} must be a {kind.__name__}, not {value!r}", setting=setting, value=value)
+
+    return check
+
+
+def _by_lane(check: Check) -> Check:
+    """A mapping from lanes of a session to values."""
+
+    def checked(setting: str, value: object) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{setting} maps lanes to settings, not {value!r}", setting=setting, value=value)
+        found: dict[str, Any] = {}
+        for name, each in value.items():
+            lane = lane_named(name, setting=setting)
+            if lane in found:
+                raise ConfigError(f"{setting} names lane {lane!r} twice", setting=setting, value=value)
+            found[lane] = check(f"{setting}.{lane}", each)
+        return found
+
+    return checked
+
+
+def _by_tool(check: Check) -> Check:
+    """A mapping from names of tools to values."""
+
+    def checked(setting: str, value: object) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{setting} maps tools to settings, not {value!r}", setting=setting, value=value)
+        return {_text(setting, name): check(f"{setting}.{name}", each) for name, each in value.items()}
+
+    return checked
+
+
+def _effect(setting: str, value: object) -> Effect:
+    return Effect(one_of(setting, value, tuple(Effect)))
+
+
+def _tools(setting: str, value: object) -> tuple[Any, ...]:
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise ConfigError(f"{setting} must be a list of tools, not {value!r}", setting=setting, value=value)
+    return tuple(value)
+
+
+def made_of(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
+    """A record made of a mapping, as a configuration file gives it; unknown and missing names are refused."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{what} must be a mapping, not {values!r}", setting=what, value=values)
+    known = fields(cast("Any", kind))
+    refuse_unknown(what, values, (each.name for each in known))
+    for each in known:
+        if each.name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ConfigError(f"{what} needs {each.name}", setting=f"{what}.{each.name}")
+    return kind(**values)
+
+
+# ---- the small records ----
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicyConfig:
+    """Whether and when a failed call runs again: `exponential`, `fixed` (needs `fixed_delay_ms`) or `none`.
+
+    Only calls with effect `read` or `idempotent` are ever tried again; a `write` is never.
+    """
+
+    strategy: str = "exponential"
+    max_retries: int = 3
+    initial_delay_ms: int = 100
+    fixed_delay_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        strategy = one_of("strategy", self.strategy, ("exponential", "fixed", "none"))
+        object.__setattr__(self, "strategy", strategy)
+        check_whole(self.max_retries, setting="max_retries", least=0, most=1_000_000)
+        check_whole(self.initial_delay_ms, setting="initial_delay_ms", least=0, most=DURATION_MAX_MS)
+        if self.fixed_delay_ms is not None:
+            check_whole(self.fixed_delay_ms, setting="fixed_delay_ms", least=0, most=DURATION_MAX_MS)
+        elif strategy == "fixed":
+            raise ConfigError("a fixed retry needs fixed_delay_ms", setting="fixed_delay_ms")
+
+    def to_retry(self) -> RetryPolicy:
+        """The same as the lanes know it."""
+        if self.strategy == "none":
+            return RetryPolicy.none()
+        if self.strategy == "fixed":
+            assert self.fixed_delay_ms is not None
+            return RetryPolicy.fixed(self.max_retries, self.fixed_delay_ms)
+        return RetryPolicy.exponential(self.max_retries, self.initial_delay_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitConfig:
+    """How many calls may start in a window: `per_second`, `per_minute`, `per_hour` or `unlimited`."""
+
+    limit_type: str
+    max_operations: int | None = None
+
+    def __post_init__(self) -> None:
+        kind = one_of("limit_type", self.limit_type, ("per_second", "per_minute", "per_hour", "unlimited"))
+        object.__setattr__(self, "limit_type", kind)
+        if self.max_operations is not None:
+            check_whole(self.max_operations, setting="max_operations", least=1, most=COUNT_MAX)
+        elif kind != "unlimited":
+            raise ConfigError(f"a limit {kind} needs max_operations", setting="max_operations")
+
+    def to_rate_limit(self) -> RateLimit | None:
+        """The same as the lanes know it; None for no limit."""
+        if self.limit_type == "unlimited":
+            return None
+        assert self.max_operations is not None
+        makers = {"per_second": RateLimit.per_second, "per_minute": RateLimit.per_minute}
+        return makers.get(self.limit_type, RateLimit.per_hour)(self.max_operations)
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityBoostConfig:
+    """How a call climbs as its deadline comes near: `standard`, `aggressive` or `disabled`."""
+
+    strategy: str = "standard"
+    deadline_ms: int | None = 300_000
+
+    def __post_init__(self) -> None:
+        strategy = one_of("strategy", self.strategy, ("standard", "aggressive", "disabled"))
+        object.__setattr__(self, "strategy", strategy)
+        if self.deadline_ms is not None:
+            check_whole(self.deadline_ms, setting="deadline_ms", least=1, most=DURATION_MAX_MS)
+
+    def to_boost(self) -> Boost:
+        """The same as the lanes know it."""
+        if self.strategy == "disabled":
+            return Boost.disabled()
+        return (Boost.aggressive if self.strategy == "aggressive" else Boost.standard)(self.deadline_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneHandlerConfig:
+    """Who runs the calls of a lane: this process (`internal`), somebody else (`external`), or both hear (`hybrid`).
+
+    `timeout_ms` is how long somebody else may take; calls in this process follow the timeouts of their lanes.
+    `ordered=False` lets neighbouring calls of one answer go out together.
+    """
+
+    mode: str = "internal"
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ordered: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", one_of("mode", self.mode, MODES))
+        check_whole(self.timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
+        _flag("ordered", self.ordered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionPolicy:
+    """Which calls of tools may be made: rules such as `read`, `bash(git *)`, `write(**/.env*)` or `*`.
+
+    A rule in `deny` beats one in `ask`, which beats one in `allow`; what no rule matches gets `default_decision`.
+    `enabled=False` is the same as no policy: reads are made, everything else asks.
+    """
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    default_decision: str = "ask"
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        for setting in DECISIONS:
+            rules: object = getattr(self, setting)
+            if isinstance(rules, str) or not isinstance(rules, Iterable):
+                raise ConfigError(f"{setting} must be a list of rules, not {rules!r}", setting=setting, value=rules)
+            kept = tuple(rules)
+            for rule in kept:
+                if not isinstance(rule, str) or not 0 < len(rule) <= RULE_MAX:
+                    text = f"{setting}: a rule is 1 to {RULE_MAX} characters of text, not {rule!r}"
+                    raise ConfigError(text, setting=setting, value=rule, hint="bash(git *), for one")
+            object.__setattr__(self, setting, kept)
+        decision = one_of("default_decision", self.default_decision, DECISIONS)
+        object.__setattr__(self, "default_decision", decision)
+        _flag("enabled", self.enabled)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """What a configuration file says."""
+        return made_of(cls, values, what="permissions")
+
+
+# ---- the settings that are filled in one by one ----
+
+
+def _apart(value: Any) -> Any:
+    """A value for another owner: what can be changed is copied, what is somebody's object is not."""
+    if isinstance(value, Switch):
+        return bool(value)
+    if isinstance(value, Checked):
+        return value.copy()
+    return dict(value) if type(value) is dict else value
+
+
+class Checked:
+    """An object whose settings are known by name and checked whenever they are set."""
+
+    __slots__ = ()
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {}
+
+    def __new__(cls, *_: Any, **values: Any) -> Self:
+        refuse_unknown(cls.__name__, values, cls.CHECKS)
+        return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_unknown(type(self).__name__, (name,), self.CHECKS)
+        object.__setattr__(self, name, self.CHECKS[name](name, value))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """What a configuration file says; nested mappings become the records they stand for."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{cls.__name__} is made of a mapping, not {values!r}", value=values)
+        refuse_unknown(cls.__name__, values, cls.CHECKS)
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Every setting by its name; a change of the mapping changes nothing here."""
+        return {name: _apart(getattr(self, name)) for name in self.CHECKS}
+
+    def copy(self) -> Self:
+        """Another one with the same settings; changing one does not change the other."""
+        return type(self)(**self.to_mapping())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Slots behind checks cannot be filled from outside; this serves `copy`, `deepcopy` and `pickle`.
+        return type(self).from_mapping, (self.to_mapping(),)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.to_mapping() == cast("Self", other).to_mapping()
+
+    __hash__ = None  # type: ignore[assignment] # it changes
+
+    def __repr__(self) -> str:
+        plain = type(self)().to_mapping()
+        shown = {name: value for name, value in self.to_mapping().items() if value != plain[name]}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class Switch:
+    """A setting that is read as True or False and called to be switched on: `if config.enable_dlq`, `enable_dlq()`.
+
+    It is equal to the bool that it stands for, but is not that object: write `if config.enable_dlq:`, not `is True`.
+    """
+
+    __slots__ = ("_on", "_turn_on")
+
+    def __init__(self, *, on: bool, turn_on: Callable[[int | None], SessionQueueConfig]) -> None:
+        self._on = on
+        self._turn_on = turn_on
+
+    def __bool__(self) -> bool:
+        return self._on
+
+    def __eq__(self, other: object) -> bool:
+        return bool(other) is self._on if isinstance(other, bool | Switch) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._on)
+
+    def __repr__(self) -> str:
+        return repr(self._on)
+
+    def __call__(self, max_size: int | None = None) -> SessionQueueConfig:
+        """Switch it on and give back the settings; `max_size` is how many dead letters are kept."""
+        return self._turn_on(max_size)
+
+
+class SessionQueueConfig(Checked):
+    """The lanes of a session: how wide they are, and what happens to the calls in them.
+
+    - `control_max_concurrency`, `query_…`, `execute_…`, `generate_…`: how many at once in each lane.
+    - `enable_dlq` with `dlq_max_size`: keep the calls that failed for good. `enable_metrics`: count and measure.
+      `enable_alerts`: tell when 50 (warning) or 100 (critical) wait in a lane. Each is read as a bool and may be called
+      to be switched on.
+    - `default_timeout_ms` and `lane_timeouts`: how long a call may run; those of a lane win. The default does not hold
+      for `generate`, because long answers are normal there: give that lane its own.
+    - `retry_policy`: for calls with effect `read` and `idempotent`; a `write` is never tried again.
+    - `rate_limit`, `priority_boost`, `pressure_threshold`: of each lane.
+    - `storage_path`: a folder that keeps dead letters and submitted payloads over a restart.
+    - `lane_handlers`: who runs the calls of a lane.
+    """
+
+    __slots__ = (
+        "_alerts",
+        "_dlq",
+        "_metrics",
+        "control_max_concurrency",
+        "default_timeout_ms",
+        "dlq_max_size",
+        "execute_max_concurrency",
+        "generate_max_concurrency",
+        "lane_handlers",
+        "lane_timeouts",
+        "pressure_threshold",
+        "priority_boost",
+        "query_max_concurrency",
+        "rate_limit",
+        "retry_policy",
+        "storage_path",
+    )
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        **{
+            f"{lane}_max_concurrency": lambda setting, value: check_concurrency(value, setting=setting)
+            for lane in SESSION_LANES
+        },
+        "lane_handlers": _by_lane(_record(LaneHandlerConfig)),
+        "enable_dlq": _flag,
+        "dlq_max_size": _whole(1, 10_000_000),
+        "enable_metrics": _flag,
+        "enable_alerts": _flag,
+        "default_timeout_ms": _optional(_whole(1, DURATION_MAX_MS)),
+        "storage_path": _optional(_path),
+        "retry_policy": _optional(_record(RetryPolicyConfig)),
+        "rate_limit": _optional(_record(RateLimitConfig)),
+        "priority_boost": _optional(_record(PriorityBoostConfig)),
+        "pressure_threshold": _optional(_whole(1)),
+        "lane_timeouts": _by_lane(_whole(1, DURATION_MAX_MS)),
+    }
+
+    _dlq: bool
+    _metrics: bool
+    _alerts: bool
+    control_max_concurrency: int
+    query_max_concurrency: int
+    execute_max_concurrency: int
+    generate_max_concurrency: int
+    lane_handlers: dict[str, LaneHandlerConfig]
+    dlq_max_size: int
+    default_timeout_ms: int | None
+    storage_path: str | None
+    retry_policy: RetryPolicyConfig | None
+    rate_limit: RateLimitConfig | None
+    priority_boost: PriorityBoostConfig | None
+    pressure_threshold: int | None
+    lane_timeouts: dict[str, int]
+
+    def __init__(  # noqa: PLR0913 - the surface is a contract: one keyword for each setting
+        self,
+        *,
+        control_max_concurrency: int = 2,
+        query_max_concurrency: int = 4,
+        execute_max_concurrency: int = 2,
+        generate_max_concurrency: int = 1,
+        lane_handlers: Mapping[str, LaneHandlerConfig | Mapping[str, Any]] | None = None,
+        enable_dlq: bool = False,
+        dlq_max_size: int | None = None,
+        enable_metrics: bool = False,
+        enable_alerts: bool = False,
+        default_timeout_ms: int | None = None,
+        storage_path: object = None,
+        retry_policy: RetryPolicyConfig | Mapping[str, Any] | None = None,
+        rate_limit: RateLimitConfig | Mapping[str, Any] | None = None,
+        priority_boost: PriorityBoostConfig | Mapping[str, Any] | None = None,
+        pressure_threshold: int | None = None,
+        lane_timeouts: Mapping[str, int] | None = None,
+    ) -> None:
+        given: dict[str, Any] = {
+            "control_max_concurrency": control_max_concurrency,
+            "query_max_concurrency": query_max_concurrency,
+            "execute_max_concurrency": execute_max_concurrency,
+            "generate_max_concurrency": generate_max_concurrency,
+            "lane_handlers": {} if lane_handlers is None else lane_handlers,
+            "enable_dlq": enable_dlq,
+            "dlq_max_size": DEAD_LETTERS if dlq_max_size is None else dlq_max_size,
+            "enable_metrics": enable_metrics,
+            "enable_alerts": enable_alerts,
+            "default_timeout_ms": default_timeout_ms,
+            "storage_path": storage_path,
+            "retry_policy": retry_policy,
+            "rate_limit": rate_limit,
+            "priority_boost": priority_boost,
+            "pressure_threshold": pressure_threshold,
+            "lane_timeouts": {} if lane_timeouts is None else lane_timeouts,
+        }
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    # ---- switches: read as a bool, called to be switched on ----
+
+    @property
+    def enable_dlq(self) -> Switch:
+        """Whether calls that failed for good are kept; `enable_dlq(max_size=500)` says that they are."""
+        return Switch(on=self._dlq, turn_on=self._keep_dead_letters)
+
+    @enable_dlq.setter
+    def enable_dlq(self, value: bool) -> None:
+        object.__setattr__(self, "_dlq", value)
+
+    @property
+    def enable_metrics(self) -> Switch:
+        """Whether calls are counted and measured; `enable_metrics()` says that they are."""
+        return Switch(on=self._metrics, turn_on=lambda _: self._switch_on("enable_metrics"))
+
+    @enable_metrics.setter
+    def enable_metrics(self, value: bool) -> None:
+        object.__setattr__(self, "_metrics", value)
+
+    @property
+    def enable_alerts(self) -> Switch:
+        """Whether it is told when many calls wait; `enable_alerts()` says that it is."""
+        return Switch(on=self._alerts, turn_on=lambda _: self._switch_on("enable_alerts"))
+
+    @enable_alerts.setter
+    def enable_alerts(self, value: bool) -> None:
+        object.__setattr__(self, "_alerts", value)
+
+    def _switch_on(self, name: str) -> Self:
+        setattr(self, name, True)
+        return self
+
+    def _keep_dead_letters(self, max_size: int | None) -> Self:
+        if max_size is not None:
+            self.dlq_max_size = max_size
+        return self._switch_on("enable_dlq")
+
+    def with_lane_features(self) -> Self:
+        """Switch on what a lane can do: 1,000 dead letters, metrics, alerts, 60 s for a call, 3 retries.
+
+        The retries (after 100, 200 and 400 ms) are for reads and idempotent calls. What was set before stays.
+        """
+        for name in ("enable_dlq", "enable_metrics", "enable_alerts"):
+            self._switch_on(name)
+        if self.default_timeout_ms is None:
+            self.default_timeout_ms = DEFAULT_TIMEOUT_MS
+        if self.retry_policy is None:
+            self.retry_policy = RetryPolicyConfig("exponential")
+        return self
+
+    # ---- setters: each gives back the settings, so that they can be chained ----
+
+    def set_default_timeout(self, ms: int | None) -> Self:
+        """How long a call may run in a lane without a timeout of its own."""
+        self.default_timeout_ms = ms
+        return self
+
+    def set_timeout(self, ms: int | None) -> Self:
+        """The same as `set_default_timeout`."""
+        return self.set_default_timeout(ms)
+
+    def set_lane_timeout(self, lane: str, ms: int) -> Self:
+        """How long a call may run in one lane."""
+        self.lane_timeouts = {**self.lane_timeouts, lane_named(lane): ms}
+        return self
+
+    def set_control_concurrency(self, n: int) -> Self:
+        """How many run at once in `control`."""
+        self.control_max_concurrency = n
+        return self
+
+    def set_query_concurrency(self, n: int) -> Self:
+        """How many run at once in `query`."""
+        self.query_max_concurrency = n
+        return self
+
+    def set_execute_concurrency(self, n: int) -> Self:
+        """How many run at once in `execute`."""
+        self.execute_max_concurrency = n
+        return self
+
+    def set_generate_concurrency(self, n: int) -> Self:
+        """How many run at once in `generate`."""
+        self.generate_max_concurrency = n
+        return self
+
+    def set_lane_handler(
+        self, lane: str, mode: str = "internal", timeout_ms: int = DEFAULT_TIMEOUT_MS, *, ordered: bool = True
+    ) -> Self:
+        """Who runs the calls of a lane."""
+        handler = LaneHandlerConfig(mode, timeout_ms, ordered)
+        self.lane_handlers = {**self.lane_handlers, lane_named(lane): handler}
+        return self
+
+    def set_retry_policy(self, strategy: str, **settings: Any) -> Self:
+        """Whether and when reads and idempotent calls run again: the fields of `RetryPolicyConfig`."""
+        self.retry_policy = made_of(RetryPolicyConfig, {"strategy": strategy, **settings}, what="retry_policy")
+        return self
+
+    def set_rate_limit(self, limit_type: str, max_operations: int | None = None) -> Self:
+        """How many calls may start in a window, in each lane."""
+        self.rate_limit = RateLimitConfig(limit_type, max_operations)
+        return self
+
+    def set_priority_boost(self, strategy: str, deadline_ms: int | None = 300_000) -> Self:
+        """How a call climbs as its deadline comes near."""
+        self.priority_boost = PriorityBoostConfig(strategy, deadline_ms)
+        return self
+
+    def set_pressure_threshold(self, n: int | None) -> Self:
+        """From how many waiting calls on a lane is under pressure."""
+        self.pressure_threshold = n
+        return self
+
+    def set_storage_path(self, path: object) -> Self:
+        """The folder that keeps dead letters and submitted payloads over a restart."""
+        object.__setattr__(self, "storage_path", _optional(_path)("storage_path", path))
+        return self
+
+    def concurrency_of(self, lane: str) -> int:
+        """How many run at once in a lane."""
+        return cast("int", getattr(self, f"{lane_named(lane)}_max_concurrency"))
+
+    def timeout_of(self, lane: str) -> int | None:
+        """How long a call may run in a lane: its own timeout, else the default; `generate` has only its own."""
+        name = lane_named(lane)
+        return self.lane_timeouts.get(name, None if name == "generate" else self.default_timeout_ms)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SessionOptions(Checked):
+    """What may be said about a session; what is None follows the agent, and then the defaults.
+
+    Of the calls: `tool_lanes` and `tool_effects` say by the name of a tool where it runs and what it does to the world.
+    Of the run: `max_tool_rounds` (50), `max_calls_per_answer` (64), `max_execution_time_ms`, `tool_timeout_ms`,
+    `output_max` (30,000 characters of a tool's output are shown to the model). Of the session: `session_store`,
+    `session_id`, `mode` (what a message does while the session is busy), `on_crash` (`resume`, `report` or `ask`).
+    `tenant_id`, `principal`, `agent_template_id` and `correlation_id` are labels that Laneway keeps and never reads.
+    """
+
+    model: Any = None
+    system: str | None = None
+    tools: Iterable[Any] | None = None
+    tool_lanes: Mapping[str, str] | None = None
+    tool_effects: Mapping[str, Effect | Literal["read", "idempotent", "write"]] | None = None
+    queue_config: SessionQueueConfig | None = None
+    permission_policy: PermissionPolicy | None = None
+    session_store: Any = None
+    session_id: str | None = None
+    mode: Mode | str | None = None
+    on_crash: str | None = None
+    max_tool_rounds: int | None = None
+    max_calls_per_answer: int | None = None
+    max_execution_time_ms: int | None = None
+    tool_timeout_ms: int | None = None
+    output_max: int | None = None
+    auto_compact: bool | None = None
+    auto_compact_threshold: float | None = None
+    temperature: float | None = None
+    thinking_budget: int | None = None
+    max_output_tokens: int | None = None
+    host: Any = None
+    tenant_id: str | None = None
+    principal: str | None = None
+    agent_template_id: str | None = None
+    correlation_id: str | None = None
+    environment: Mapping[str, str] | None = None
+    artifacts_dir: str | None = None
+
+    CHECKS: ClassVar[Mapping[str, Check]] = {
+        "model": _anything,
+        "system": _optional(_string),
+        "tools": _optional(_tools),
+        "tool_lanes": _optional(_by_tool(_word(*SESSION_LANES))),
+        "tool_effects": _optional(_by_tool(_effect)),
+        "queue_config": _optional(_queue),
+        "permission_policy": _optional(_record(PermissionPolicy)),
+        "session_store": _anything,
+        "session_id": _optional(_text),
+        "mode": _optional(lambda _, value: Mode.parse(value)),
+        "on_crash": _optional(_word(*ON_CRASH)),
+        "max_tool_rounds": _optional(_whole(1, 1_000_000)),
+        "max_calls_per_answer": _optional(_whole(1, 1_000_000)),
+        "max_execution_time_ms": _optional(_whole(1, DURATION_MAX_MS)),
+        "tool_timeout_ms": _optional(_whole(1, DURATION_MAX_MS)),
+        "output_max": _optional(_whole(1)),
+        "auto_compact": _optional(_flag),
+        "auto_compact_threshold": _optional(_number(0.05, 1)),
+        "temperature": _optional(_number(0, 2)),
+        "thinking_budget": _optional(_whole(0)),
+        "max_output_tokens": _optional(_whole(1)),
+        "host": _anything,
+        "tenant_id": _optional(_text),
+        "principal": _optional(_text),
+        "agent_template_id": _optional(_text),
+        "correlation_id": _optional(_text),
+        "environment": _optional(_by_tool(_string)),
+        "artifacts_dir": _optional(_path),
+    }
+
+    @classmethod
+    def defaults(cls) -> Self:
+        """What holds where neither the session nor its agent says anything."""
+        return cls(
+            on_crash="resume",
+            max_tool_rounds=50,
+            max_calls_per_answer=64,
+            output_max=30_000,
+            auto_compact_threshold=0.8,
+        )
+
+
+def merge(base: SessionOptions, over: SessionOptions) -> SessionOptions:
+    """New options: what `over` says, and what `base` says where `over` says nothing."""
+    given = {name: value for name, value in over.to_mapping().items() if value is not None}
+    return SessionOptions(**{**base.to_mapping(), **given})
