@@ -1,0 +1,56 @@
+"""The thin methods of the synchronous classes, made of the methods of their asynchronous twins.
+
+`send = awaited(AsyncSession.send)` is a method with the same parameters, the same docstring and a plain result: it runs
+the original on the background loop. `pause = on_loop(AsyncSession.pause)` does that for a method that is plain already.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from laneway.sync.background import Portal
+
+__all__ = ("Twin", "awaited", "on_loop")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Twin(Generic[A]):
+    """Something synchronous that stands before something asynchronous on the background loop."""
+
+    def __init__(self, portal: Portal, twin: A) -> None:
+        self._portal = portal
+        self._twin = twin
+
+
+def awaited(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Twin[A], P], T]:
+    """A method that runs an async one of its twin, and waits for it."""
+
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.wait(_name(self, method), method, self._twin, *args, **kwargs)
+
+    return _dressed(call, method)
+
+
+def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Twin[A], P], T]:
+    """A method that runs a plain one of its twin on the loop, where alone it is safe."""
+
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.call(_name(self, method), method, self._twin, *args, **kwargs)
+
+    return _dressed(call, method)
+
+
+def _name(twin: Twin[Any], method: Callable[..., Any]) -> str:
+    return f"{type(twin).__name__}.{method.__name__}()"
+
+
+def _dressed(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
+    """With the name, the docstring and the parameters of the original."""
+    functools.update_wrapper(call, method)
+    call.__qualname__ = method.__qualname__.removeprefix("Async")
+    return call
