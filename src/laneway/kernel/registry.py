@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from laneway.errors import ConfigError, UnknownLaneError
+from laneway.kernel.jobs import Entry
 from laneway.kernel.lanes import SESSION_PREFIX, Counters, Lane, Pool
 from laneway.records import Group, LaneConfig
 
@@ -43,6 +44,7 @@ class Registry:
             name: Pool(name, group.cap, rank=_GROUP_RANK, reserve=group.reserve) for name, group in groups.items()
         }
         self._orders: dict[str, int] = {}
+        self._next_order = 0
         for name, config in configs.items():
             self.configure(name, config, now=0)
         for name, group in groups.items():
@@ -108,6 +110,20 @@ class Registry:
         lane.phase += 1  # its alarms are not for the next lane of that name
         self.retired.setdefault(self.family_of(lane.name), Counters()).merge(lane.counters)
 
+    def forget(self, name: str, jobs: Iterable[Entry], now: int) -> None:
+        """A configured lane is not wanted any more: it goes when the last of these jobs has left it, or at once."""
+        lane = self.lanes.get(name)
+        self.configs.pop(name, None)
+        self._orders.pop(name, None)
+        if lane is None or not lane.configured:
+            return
+        lane.configured = False
+        busy = lane.held or lane.waiting or lane.scheduled or lane.lent
+        lane.users = sum(lane in entry.lanes for entry in jobs) if busy else 0
+        lane.bucket, lane.closed_until, lane.paused = None, None, False
+        lane.set_care()
+        self.retire_if_idle(lane, now)
+
     def family_of(self, name: str) -> str:
         """What a lane made on the fly is counted under once it is forgotten; there are only so many families."""
         scope, _, short = name.rpartition("/")
@@ -120,8 +136,12 @@ class Registry:
     def _make(self, name: str, config: LaneConfig, *, configured: bool, now: int) -> Lane:
         short = name.rpartition("/")[2]
         # A total order over all lanes: jobs with several lanes take them in this order, so none waits in a circle.
-        key = name if configured else short if short in self.configs else ""
-        order = (self._orders.setdefault(key, len(self._orders)), name)
+        # A lane of a scope has the place of the lane of that name here, whether or not it has settings of its own.
+        key = short if short in self.configs else name if configured else ""
+        if key not in self._orders:
+            self._orders[key] = self._next_order
+            self._next_order += 1
+        order = (self._orders[key], name)
         lane = Lane(name, config, order=order, configured=configured, now=now)
         pools: list[Pool] = []
         if not lane.is_control:
