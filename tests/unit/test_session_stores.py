@@ -103,6 +103,30 @@ async def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> Non
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+@pytest.mark.parametrize("make", [memory, file])
+async def test_rows_are_fetched_by_their_ids_in_one_question(make: Callable[[Path], OpenStore], tmp_path: Path) -> None:
+    store = make(tmp_path)("x")
+    assert isinstance(store, MemorySessionStore | FileSessionStore)
+    await store.open()
+    a, b = state_row("blob", "a", seq=1, live=0), state_row("blob", "b", seq=2, body="other")
+    await store.commit([Batch(OWNER, store.epoch, (a, b, state_row("round", "c", seq=3)))])
+    assert await store.history.states_by_id("blob", ["b", "c", "a", "b", "no"]) == [b, None, a, b, None]
+    assert await store.history.states_by_id("blob", []) == []
+    await store.close()
+    with pytest.raises(StoreUnavailableError, match="not open"):
+        await store.history.states_by_id("blob", ["a"])
+
+
+async def test_a_full_memory_store_forgets_what_was_written_longest_ago() -> None:
+    store = MemorySessionStore(MemoryDisk(kept_max=3))
+    await store.open()
+    for row_id in ("shared", "old", "new", "shared", "newest"):
+        row = state_row("blob", row_id, seq=store.next_seq(), live=0)
+        await store.commit([Batch(OWNER, store.epoch, (row,))])
+    found = await store.history.states_by_id("blob", ["shared", "old", "new", "newest"])
+    assert [row.id for row in found if row is not None] == ["shared", "new", "newest"]
+
+
 async def test_two_memory_stores_share_nothing() -> None:
     first, second = MemorySessionStore(), MemorySessionStore()
     for store in (first, second):

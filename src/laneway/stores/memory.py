@@ -139,12 +139,12 @@ class MemoryDisk:
         drawer = self._drawer(owner)
         self.states[key] = row
         drawer.states[key] = row
+        self._ended_states.pop(key, None)
         if row.live:
             drawer.live_states[key] = row
-            self._ended_states.pop(key, None)
         else:
             drawer.live_states.pop(key, None)
-            self._ended_states[key] = None
+            self._ended_states[key] = None  # at the end: what is written again is needed again
 
     def _write_event(self, owner: Owner, row: EventRow) -> None:
         events = self._drawer(owner).events
@@ -231,6 +231,11 @@ class MemoryHistory:
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
         return self._disk.states.get(StateKey(kind, row_id))
+
+    async def states_by_id(self, kind: str, row_ids: Sequence[str]) -> list[StateRow | None]:
+        """One state row for each id, in their order; None where there is none."""
+        states = self._disk.states
+        return [states.get(StateKey(kind, row_id)) for row_id in row_ids]
 
     async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
         """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""

@@ -176,6 +176,17 @@ class SqliteHistory:
         rows = await self._rows(StateRow, "state_by_key", {"kind": kind, "id": row_id})
         return rows[0] if rows else None
 
+    async def states_by_id(self, kind: str, row_ids: Sequence[str]) -> list[StateRow | None]:
+        """One state row for each id, in their order; None where there is none."""
+        wanted = [{"kind": kind, "id": row_id} for row_id in row_ids]
+
+        def work(connection: sqlite3.Connection) -> list[StateRow | None]:
+            found = (connection.execute(statement("state_by_key"), facts).fetchone() for facts in wanted)
+            return [None if row is None else StateRow._make(row) for row in found]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work) if wanted else []
+
     async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
         """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
         name = "states_of_session" if owner.session else "states_of_workspace"
