@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from laneway.models.providers import model_from, open_model
 from laneway.models.scripted import ScriptedModel, call, cut, fail, say, think
+from laneway.models.settings import ModelOptions, Prices, ProviderSettings
+from laneway.models.switch import forbid_real_models, real_models
 
-__all__ = ("ScriptedModel", "call", "cut", "fail", "say", "think")
+__all__ = (
+    "ModelOptions",
+    "Prices",
+    "ProviderSettings",
+    "ScriptedModel",
+    "call",
+    "cut",
+    "fail",
+    "forbid_real_models",
+    "model_from",
+    "open_model",
+    "real_models",
+    "say",
+    "think",
+)
