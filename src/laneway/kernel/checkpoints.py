@@ -58,8 +58,8 @@ ROUND: Final = "round"
 COMPACTION: Final = "compaction"
 BLOB: Final = "blob"
 VERSION: Final = 1
-BLOB_MIN: Final = 2048
-"""A text with more characters than this is a blob."""
+BLOB_MIN: Final = 4096
+"""A text with more characters than this is a blob. Rows of more than a page of SQLite fill their pages best."""
 
 HASH_CHARS: Final = 64
 
