@@ -109,7 +109,7 @@ class Inbox:
         interrupt_grace_ms: int = 15_000,
         dedupe_ms: int = DAY_MS,
         expires_ms: int | None = None,
-        on_crash: OnCrash | Literal["report", "rerun"] = "report",
+        on_crash: OnCrash | Literal["report", "rerun", "resume"] = "report",
         commands: bool = False,
         by_channel: Mapping[str, QueueOptions | Mode | str] | None = None,
         concurrency: int = 4,
@@ -152,7 +152,7 @@ class Inbox:
         self._concurrency = check_concurrency(concurrency)
         self._lanes: Lanes = lanes or Lanes(_own_lanes(concurrency), host=host, unknown="create")
         rows = open_store(store)
-        rules = Rules(grace_ms=interrupt_grace_ms, debounce_idle=debounce_idle, on_crash=on_crash_of(on_crash))
+        rules = Rules(grace_ms=interrupt_grace_ms, debounce_idle=debounce_idle, on_crash=on_crash_of(on_crash, handler))
         self._engine = MailEngine(
             Mailroom(rules, next_seq=rows.next_seq),
             store=rows,
@@ -225,6 +225,11 @@ class Inbox:
             if name not in registry.configs:
                 registry.configure(name, config, now=self._engine.now())
         return scope if self._engine.workspace == "default" else scope.scope(self._engine.workspace)
+
+    @property
+    def engine(self) -> MailEngine:
+        """The engine below: for the façades that are built on an inbox, not part of the public surface."""
+        return self._engine
 
     @property
     def lanes(self) -> Lanes:
@@ -646,6 +651,15 @@ class Inbox:
             owner, self._engine.kernel.stop, owner, "stopped", actor=words_of(actor, "actor")
         )
         return stopped
+
+    async def cancel(self, session_key: str, reason: str = "cancelled", *, tenant: str = "default") -> bool:
+        """End the running turn of a session; what waits there stays. False: none runs, or it is ending already."""
+        owner = self._owner(session_key, tenant)
+        self._engine.check_session(owner)
+        box = self._engine.kernel.boxes.get(owner)
+        if box is None:
+            return False
+        return bool(await self._engine.change(owner, self._engine.kernel.cancel_turn, box, words_of(reason, "reason")))
 
     def approvals(self, session_key: str | None = None, *, tenant: str = "default") -> list[Approval]:
         """What waits for somebody's approval, in one session or in all."""

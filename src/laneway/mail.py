@@ -108,6 +108,11 @@ class OnCrash(StrEnum):
     RERUN = "rerun"  # it runs again: for handlers that are idempotent
     RESUME = "resume"  # it goes on from its checkpoint: for agent sessions
 
+    @property
+    def runs_again(self) -> bool:
+        """Whether the message gets another turn."""
+        return self is not OnCrash.REPORT
+
 
 class MessageKind(StrEnum):
     """Who speaks."""

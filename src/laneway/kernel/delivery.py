@@ -176,17 +176,28 @@ class Delivery:
         if turn.live:
             turn.state = state
 
-    def boundary(self, turn: TurnEntry, *, everything: bool = False, only: str = "", now: int, wall: int) -> list[Item]:
+    def boundary(
+        self,
+        turn: TurnEntry,
+        *,
+        everything: bool = False,
+        only: str = "",
+        among: frozenset[str] | None = None,
+        now: int,
+        wall: int,
+    ) -> list[Item]:
         """A safe point: what is parked for this turn goes in.
 
         `everything`: whatever of its users may go in, parked or not. `only`: one message, the answer to a question.
+        `among`: those that the turn which this one goes on for had seen already.
         """
         box = self.boxes[turn.owner]
         turn.boundaries += 1
         if turn.state is TurnState.COMPACTING:
             return []
         if everything:
-            taken = [item for item in box.items.values() if self._may_inject(turn, item)]
+            known = box.items.values() if among is None else [item for item in box.items.values() if item.id in among]
+            taken = [item for item in known if self._may_inject(turn, item)]
         else:
             taken = [item for item in box.parked_items() if item.aim == turn.id and only in ("", item.id)]
         for item in taken:

@@ -501,11 +501,11 @@ class Mailroom(Reception):
             self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)
             return  # its approvals end with it
         poison = any(item.attempts >= CRASHES_MAX for item in turn.items)
-        if self.on_crash is OnCrash.RERUN and turn.kind is not MessageKind.HEARTBEAT and not poison:
+        if self.on_crash.runs_again and turn.kind is not MessageKind.HEARTBEAT and not poison:
             self.give_back(turn, "the process ended while it ran; it runs again", now=now, wall=wall)
         else:
             why = "the process ended while it ran"
-            if poison and self.on_crash is OnCrash.RERUN:
+            if poison and self.on_crash.runs_again:
                 why += f", for the {CRASHES_MAX}th time"
             self.untell(box, turn)
             self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from laneway.dialogue import Answer, Prompt, Results, ToolResult, Utterance
+from laneway.dialogue import Answer, Prompt, Results, ResultStatus, ToolCall, ToolResult, Utterance
 
-__all__ = ("Round", "RoundState")
+__all__ = ("Round", "RoundState", "open_result")
 
 
 class RoundState(StrEnum):
@@ -21,6 +21,7 @@ class RoundState(StrEnum):
     DONE = "done"  # every call has its result
     FINAL = "final"  # the model asked for nothing more: its text is the answer of the run
     CUT = "cut"  # the run was ended in it; every call has a result all the same
+    FORGOTTEN = "forgotten"  # the run was rolled back: no part of the conversation any more
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,8 +46,18 @@ class Round:
         return all(call.id in self.results for call in self.answer.calls)
 
     def utterances(self) -> list[Utterance]:
-        """The round as a part of the conversation; only of a round that is whole."""
-        said: list[Utterance] = [*self.prompts, self.answer]
+        """The round as a part of the conversation; a call without a result gets one that says so."""
+        said: list[Utterance] = list(self.prompts)
+        if self.answer.text or self.answer.reasoning or self.answer.calls:
+            said.append(self.answer)
         if self.answer.calls:
-            said.append(Results(results=tuple(self.results[call.id] for call in self.answer.calls)))
+            said.append(
+                Results(results=tuple(self.results.get(call.id) or open_result(call) for call in self.answer.calls))
+            )
         return said
+
+
+def open_result(call: ToolCall) -> ToolResult:
+    """The result of a call of which nothing has been heard."""
+    text = "[Unknown: nothing has been heard of this call; it may have had its effect]"
+    return ToolResult(call_id=call.id, name=call.name, output=text, status=ResultStatus.UNKNOWN)

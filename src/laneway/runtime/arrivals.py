@@ -85,6 +85,8 @@ class Arrivals(ABC):
         self._waiters: dict[str, list[asyncio.Future[Final]]] = {}
         self._reloads: dict[Owner, asyncio.Task[None]] = {}
         self._audience = Audience(self._note_listening)
+        self.on_settled: Callable[[Final], None] = lambda final: None
+        """Hears of every message that is final and on disk."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
 
@@ -358,9 +360,12 @@ class Arrivals(ABC):
 
     def _settle(self, final: Final) -> None:
         """Tell whoever waits for a message, if it is final."""
-        for waiter in self._waiters.get(final.message_id, ()) if final.disposition.is_final else ():
+        if not final.disposition.is_final:
+            return
+        for waiter in self._waiters.get(final.message_id, ()):
             if not waiter.done():
                 waiter.set_result(final)
+        self.on_settled(final)
 
     async def final_of(self, message_id: str) -> Final:
         """What the store says has become of a message."""

@@ -127,13 +127,13 @@ def check_settings(
             raise ConfigError(f"{setting} must be a {wanted.__name__}, not {value!r}", setting=setting, value=value)
 
 
-def on_crash_of(value: OnCrash | str) -> OnCrash:
+def on_crash_of(value: OnCrash | str, handler: object = None) -> OnCrash:
     """What happens to a message whose turn a crash has cut off."""
     try:
         on_crash = OnCrash(value)
     except ValueError:
         raise ConfigError(f"on_crash is 'report' or 'rerun', not {value!r}", setting="on_crash", value=value) from None
-    if on_crash is OnCrash.RESUME:
+    if on_crash is OnCrash.RESUME and not getattr(handler, "resumes", False):
         hint = "a plain handler has no checkpoints: 'report' or 'rerun'"
         raise ConfigError("on_crash='resume' is for agent sessions", setting="on_crash", value=value, hint=hint)
     return on_crash

@@ -113,7 +113,9 @@ class Errands(Arrivals):
         return taken[0] if taken else None
 
     @abstractmethod
-    async def take_in(self, turn: Turn, *, everything: bool = False, only: str = "") -> list[Message]:
+    async def take_in(
+        self, turn: Turn, *, everything: bool = False, only: str = "", among: frozenset[str] | None = None
+    ) -> list[Message]:
         """What goes into a turn at a boundary."""
 
     # ---- children ----

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from laneway.errors import LanewayError, StoreUnavailableError, UnstorableError, describe
 from laneway.ports import Store
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Owner, Row, StateKey
+from laneway.rows import Batch, BatchResult, Owner, Row, StateKey
 
 __all__ = ("Journal", "Storable")
 
@@ -76,7 +76,7 @@ class Journal:
             kind, row_id = thing.row_key if isinstance(thing.row_key, tuple) else ("", "")
             group.forgotten.pop(StateKey(kind, row_id), None)
 
-    def add(self, owner: Owner, row: EventRow | EntryRow) -> None:
+    def add(self, owner: Owner, row: Row) -> None:
         """Something is to be written that will never change."""
         self._group(owner).added.append(row)
 

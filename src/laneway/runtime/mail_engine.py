@@ -56,7 +56,6 @@ from laneway.kernel.messages import Item, TurnEntry
 from laneway.kernel.protocol import Stop
 from laneway.mail import (
     Message,
-    OnCrash,
     TurnState,
 )
 from laneway.records import JobState
@@ -109,6 +108,9 @@ class MailEngine(Errands):
         self._is_settling = False  # closing: what the store refuses now is found again by the next start
         self._stumbles: dict[Owner, int] = {}  # how often in a row the store has refused a session
         self._unstorable: set[Owner] = set()  # sessions with an end that can never be stored as it is
+        self._unattended: dict[Owner, RequestTurn] = {}  # turns that wait for somebody who can run them
+        self.attends: Callable[[Owner], bool] = lambda owner: True
+        """Whether there is somebody who can run the turns of a session; if not, they wait for `attend`."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
 
     # ---- opening and closing ----
@@ -276,8 +278,10 @@ class MailEngine(Errands):
         for request in requests:
             if isinstance(request, RequestTurn):
                 self._request(request)
-            elif (unwanted := self._jobs.pop(request.owner, None)) is not None:
-                unwanted.cancel("another slot is wanted")
+            else:
+                self._unattended.pop(request.owner, None)
+                if (unwanted := self._jobs.pop(request.owner, None)) is not None:
+                    unwanted.cancel("another slot is wanted")
         self._arm()
 
     def _show(self, effects: list[MailEffect], error: Exception | None) -> None:
@@ -319,6 +323,9 @@ class MailEngine(Errands):
     def _request(self, request: RequestTurn) -> None:
         """Ask the lanes for a slot: the session's own lane first, then the lane of the turn."""
         owner = request.owner
+        if not self.attends(owner):
+            self._unattended[owner] = request
+            return
         names = (self._session_lane(owner), request.lane)
         label = f"turn of {owner.session}"
         submit = functools.partial(
@@ -336,6 +343,12 @@ class MailEngine(Errands):
             return
         self._jobs[owner] = job
         job.add_done_callback(lambda ended: self._slot_ended(owner, ended))
+
+    def attend(self, owner: Owner) -> None:
+        """Somebody can run the turns of a session now: a turn that waits for that gets its slot."""
+        request = self._unattended.pop(owner, None)
+        if request is not None and self.is_open and not self.kernel.closing:
+            self._request(request)
 
     @staticmethod
     def _session_lane(owner: Owner) -> str:
@@ -459,7 +472,7 @@ class MailEngine(Errands):
         if not turn._begun:
             self.kernel.untell(self.kernel.boxes[entry.owner], entry)
         unended = entry.cancelled in ("", CLOSING) and state is not TurnState.SUCCEEDED
-        if self.kernel.closing and unended and self.kernel.on_crash is OnCrash.RERUN:
+        if self.kernel.closing and unended and self.kernel.on_crash.runs_again:
             self.kernel.give_back(entry, reason, now=now, wall=wall)
         else:
             closed = self.kernel.closing and state is TurnState.CANCELLED
@@ -492,12 +505,15 @@ class MailEngine(Errands):
             for waiter in self._quiet:
                 _succeed(waiter)
 
-    async def take_in(self, turn: Turn, *, everything: bool = False, only: str = "") -> list[Message]:
+    async def take_in(
+        self, turn: Turn, *, everything: bool = False, only: str = "", among: frozenset[str] | None = None
+    ) -> list[Message]:
         """What goes into a turn at a boundary; nothing, if the store does not take it."""
         entry = turn._entry
         if entry.owner in self._reloads:
             return []
-        items = self.kernel.boundary(entry, everything=everything, only=only, now=self.now(), wall=self.wall())
+        now, wall = self.now(), self.wall()
+        items = self.kernel.boundary(entry, everything=everything, only=only, among=among, now=now, wall=wall)
         if not items:
             return []
         ids = {item.id for item in items}

@@ -1,0 +1,211 @@
+"""AsyncAgent: a model, its tools and its settings; its sessions are the conversations with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from laneway.agent.session import AsyncSession
+from laneway.agent.settings import settled
+from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
+from laneway.errors import ClosedError, ConfigError
+from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig, merge
+from laneway.system import HostEnv
+
+if TYPE_CHECKING:
+    from laneway.dialogue import Intent
+    from laneway.ports import Model, Store, Tool
+
+__all__ = ("AsyncAgent",)
+
+
+class AsyncAgent:
+    """An agent: what answers, what it may do, and how. Sessions of it are made with `session`.
+
+    `model` is a `Model`, or a name such as `scripted` or `openai/gpt-5`. `tools` are functions with `@tool` (or plain
+    ones) that it has beside the built-in ones; `builtin_tools=False` leaves those out. Every field of `SessionOptions`
+    may be given: it holds for the sessions that say nothing else.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | None = None,
+        *,
+        tools: Iterable[Any] = (),
+        system: str = "",
+        queue_config: SessionQueueConfig | None = None,
+        permission_policy: PermissionPolicy | None = None,
+        session_store: Any = None,
+        host: HostEnv | None = None,
+        builtin_tools: bool | Iterable[str] = True,
+        providers: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self._env = host or HostEnv()
+        self._tools = tuple(tools)
+        self._builtin = builtin_tools
+        self._providers = dict(providers or {})
+        self.options = SessionOptions(
+            model=model,
+            system=system or None,
+            queue_config=queue_config,
+            permission_policy=permission_policy,
+            session_store=session_store,
+            **options,
+        )
+        self._sessions: list[AsyncSession] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._closed = False
+
+    @classmethod
+    def create(cls, source: str | os.PathLike[str], **overrides: Any) -> Self:
+        """An agent from a file (HCL, YAML or TOML), or from the text of one."""
+        from laneway.agent.files import options_of
+        from laneway.config import load_agent  # files are read by those who have one
+
+        return cls(**{**options_of(load_agent(source, environ=os.environ)), **overrides})
+
+    # ---- sessions ----
+
+    def session(
+        self, workspace: str | os.PathLike[str] = ".", options: SessionOptions | None = None, **overrides: Any
+    ) -> AsyncSession:
+        """A conversation whose tools work in that folder. Options may be given one by one, or as `SessionOptions`.
+
+        On a running loop a session with a `session_id` goes on by itself with what an earlier process has left.
+        """
+        if self._closed:
+            raise ClosedError(opened=True, what="agent")
+        if options is not None and not isinstance(options, SessionOptions):
+            raise ConfigError(f"options must be SessionOptions, not {options!r}", setting="options", value=options)
+        over = merge(options or SessionOptions(), SessionOptions(**overrides))
+        found, settings = settled(self.options, over)
+        folder = os.fspath(workspace)
+        if not os.path.isdir(os.path.expanduser(folder)):
+            raise ConfigError(f"there is no folder {folder!r}", setting="workspace", value=folder)
+        session = AsyncSession(
+            self,
+            folder,
+            found,
+            settings,
+            model=self._model(found.model),
+            toolbox=self._toolbox(found, settings.tool_effects),
+            store=_store_of(found.session_store),
+            env=found.host or self._env,
+        )
+        self._sessions.append(session)
+        if _has_loop():
+            session.start()
+        return session
+
+    def resume_session(
+        self, session_id: str, options: SessionOptions | None = None, *, workspace: str = ".", **overrides: Any
+    ) -> AsyncSession:
+        """A session that the store knows, with its conversation."""
+        over = merge(options or SessionOptions(), SessionOptions(**{**overrides, "session_id": session_id}))
+        return self.session(workspace, over)
+
+    def sessions(self) -> list[AsyncSession]:
+        """The open sessions of this agent."""
+        return list(self._sessions)
+
+    def _model(self, model: Any) -> Model:
+        from laneway.models import model_from
+
+        if model is None:
+            raise ConfigError(
+                "no model is set", setting="model", hint='model="scripted" needs none; or "openai/…", "anthropic/…" …'
+            )
+        return model_from(model, self._providers)
+
+    def _toolbox(self, options: SessionOptions, effects: Mapping[str, Any]) -> Mapping[str, Tool]:
+        from laneway.tools import Toolbox, builtin_tools
+
+        own = self._tools if options.tools is None else tuple(options.tools)
+        wanted = self._builtin
+        builtin = builtin_tools() if wanted else []
+        if not isinstance(wanted, bool):
+            names = set(wanted)
+            builtin = [tool for tool in builtin if tool.spec.name in names]
+        given = Toolbox(own)
+        box = Toolbox([*(tool for tool in builtin if tool.spec.name not in given), *given.values()])
+        return {name: _changed(tool, effects.get(name)) for name, tool in box.items()}
+
+    # ---- closing ----
+
+    def scratch(self) -> str:
+        """A folder that lives as long as the agent: for what sessions without a store have to put somewhere."""
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="laneway-")
+        return self._scratch.name
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Own a task until it has ended."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def forget(self, session: AsyncSession) -> None:
+        """A session is closed."""
+        if session in self._sessions:
+            self._sessions.remove(session)
+
+    async def close(self) -> None:
+        """Close every session."""
+        self._closed = True
+        for session in list(self._sessions):
+            await session.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Changed:
+    """A tool of which the configuration says something else than the tool itself."""
+
+    def __init__(self, tool: Tool, spec: ToolSpec) -> None:
+        self._tool = tool
+        self.spec = spec
+        self.check = tool.check
+
+    @property
+    def can_reconcile(self) -> bool:
+        return self._tool.can_reconcile
+
+    async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        return await self._tool.run(arguments, context)
+
+    async def reconcile(self, intent: Intent, context: ToolContext) -> ToolOutput | None:
+        return await self._tool.reconcile(intent, context)
+
+
+def _changed(tool: Tool, effect: Any) -> Tool:
+    return tool if effect is None else _Changed(tool, replace(tool.spec, effect=effect))
+
+
+def _store_of(value: Any) -> Store | None:
+    if value is None:
+        return None
+    from laneway.stores import open_store
+
+    return open_store(value)
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

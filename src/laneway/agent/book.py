@@ -1,0 +1,168 @@
+"""The book of a session: its rounds in memory and in the store, and what of them a model gets to hear.
+
+Rounds and ledger entries go to the journal of the inbox, so that a checkpoint, the message it belongs to and the
+answer are one commit. What a commit has refused is written again with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from laneway.dialogue import Utterance
+from laneway.kernel.checkpoints import (
+    Compaction,
+    Sealed,
+    blobs_of,
+    decode,
+    decode_compaction,
+    encode,
+    encode_compaction,
+)
+from laneway.kernel.ledger import INTENT, Change, LedgerEntry, decode_entry
+from laneway.kernel.rounds import Round, RoundState
+from laneway.rows import Owner, StateRow
+
+if TYPE_CHECKING:
+    from laneway.ports import History
+    from laneway.runtime.mail_engine import MailEngine
+
+__all__ = ("Book",)
+
+PAGE = 5_000
+
+
+class Book:
+    """What was said and done in one session."""
+
+    def __init__(self, engine: MailEngine, owner: Owner) -> None:
+        self._engine = engine
+        self.owner = owner
+        self.rounds: list[Round] = []
+        self.entries: dict[str, LedgerEntry] = {}  # the newest of each key
+        self.compaction: Compaction | None = None
+        self.is_loaded = False
+        self._blobs: set[str] = set()  # written by this process
+        self._unsaved: dict[str, Round | LedgerEntry | Compaction] = {}
+
+    # ---- reading ----
+
+    async def load(self) -> None:
+        """Read what the store has, once."""
+        if self.is_loaded:
+            return
+        history = self._engine.store.history
+        rows = await _all_states(history, self.owner, "round")
+        compactions = await _all_states(history, self.owner, "compaction")
+        blobs = await self._load_blobs(history, [*rows, *compactions[-1:]])
+        self.rounds = [decode(row, blobs.get) for row in rows]
+        for row in await _all_states(history, self.owner, INTENT):
+            entry = decode_entry(row)
+            self.entries[entry.key] = entry
+        if compactions:
+            self.compaction = decode_compaction(compactions[-1], blobs.get)
+        self.is_loaded = True
+
+    async def _load_blobs(self, history: History, rows: Iterable[StateRow]) -> dict[str, str]:
+        wanted = dict.fromkeys(name for row in rows for name in blobs_of(row))
+        found: dict[str, str] = {}
+        for name in wanted:
+            row = await history.state("blob", name)
+            if row is not None:
+                found[name] = row.body
+        self._blobs |= set(found)
+        return found
+
+    def utterances(self, conversation: int, *, without: str = "") -> list[Utterance]:
+        """What was said in a conversation: the summary of what was compacted, then every round since.
+
+        `without` is a run whose rounds are told by somebody else.
+        """
+        said: list[Utterance] = []
+        after = 0
+        taken_over = self._taken_over()
+        if self.compaction is not None and self.compaction.conversation == conversation:
+            said.append(self.compaction.summary)
+            after = self.compaction.upto_seq
+        for one in self.rounds:
+            if one.conversation != conversation or one.seq <= after or one.run_id == without:
+                continue
+            if one.state is not RoundState.FORGOTTEN and one.number < taken_over.get(one.run_id, one.number + 1):
+                said += one.utterances()
+        return said
+
+    def _taken_over(self) -> dict[str, int]:
+        """From which round on another run has gone on for a run: it tells these rounds itself."""
+        return {one.resumed_from: one.number for one in self.rounds if one.resumed_from}
+
+    @property
+    def lineage(self) -> dict[str, str]:
+        """Which run each run goes on for."""
+        return {one.run_id: one.resumed_from for one in self.rounds if one.resumed_from}
+
+    def run(self, run_id: str) -> list[Round]:
+        """The rounds of one run, in order."""
+        return [one for one in self.rounds if one.run_id == run_id]
+
+    def unfinished(self, messages: Iterable[str]) -> list[Round]:
+        """The rounds of the newest run over these messages, if it has not come to its end."""
+        ids = set(messages)
+        newest = next((one.run_id for one in reversed(self.rounds) if ids & set(one.messages)), "")
+        rounds = self.run(newest) if newest else []
+        return [] if any(one.state is RoundState.FORGOTTEN for one in rounds) else rounds
+
+    # ---- writing ----
+
+    def keep(self, thing: Round | LedgerEntry | Compaction) -> None:
+        """Write it down with the next commit."""
+        journal = self._engine.journal
+        if isinstance(thing, Round):
+            if not thing.seq:
+                thing.seq = self._engine.store.next_seq()
+                self.rounds.append(thing)
+            row, blobs = encode(thing, self.owner)
+        elif isinstance(thing, LedgerEntry):
+            self.entries[thing.key] = thing
+            row, blobs = thing.to_row(), ()
+        else:
+            self.compaction = thing
+            row, blobs = encode_compaction(thing, self.owner)
+        for blob in blobs:
+            if blob.id not in self._blobs:
+                journal.add(self.owner, blob)
+        journal.touch(self.owner, Sealed(row))
+        self._unsaved[row.id] = thing
+        names = {blob.id for blob in blobs}
+        journal.after(self.owner, lambda error: self._kept(row, names, error))
+
+    def _kept(self, row: StateRow, blobs: set[str], error: Exception | None) -> None:
+        if error is None:
+            self._unsaved.pop(row.id, None)
+            self._blobs |= blobs
+
+    def end_entry(self, entry: LedgerEntry, change: Change, reason: str = "") -> None:
+        """Something has become of a call with side effects."""
+        self.keep(entry.change(change, now_ms=self._engine.wall(), reason=reason))
+
+    def next_seq(self) -> int:
+        """The next place in the store."""
+        return self._engine.store.next_seq()
+
+    def keep_unsaved(self) -> None:
+        """Write again what the store has refused."""
+        for thing in list(self._unsaved.values()):
+            self.keep(thing)
+
+    async def committed(self) -> None:
+        """Wait until everything that was kept is on disk; raises what the store says."""
+        if self._engine.journal.has(self.owner):
+            await self._engine.journal.committed(self.owner)
+
+
+async def _all_states(history: History, owner: Owner, kind: str) -> list[StateRow]:
+    rows: list[StateRow] = []
+    while page := await history.states(owner, kind, after_seq=rows[-1].seq if rows else 0, limit=PAGE):
+        rows += page
+        if len(page) < PAGE:
+            break
+    return rows

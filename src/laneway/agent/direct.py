@@ -1,0 +1,155 @@
+"""Tools called by the host itself, without a model: `session.bash("ls")`, `session.submit("query", …)`.
+
+The host is its own approver: what its policy denies is refused, what would have to be asked is made.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from laneway.agent.tool_calls import within
+from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json
+from laneway.errors import PermissionDeniedError, UsageError
+from laneway.kernel.permissions import Verdict, decide
+
+if TYPE_CHECKING:
+    from laneway.agent.session_lanes import SessionLanes
+    from laneway.agent.settings import SessionSettings
+    from laneway.ports import Tool
+    from laneway.records import Effect
+
+__all__ = ("DirectTools",)
+
+
+class DirectTools:
+    """What a host may do in a session beside talking to it."""
+
+    toolbox: Mapping[str, Tool]
+    settings: SessionSettings
+    lanes: SessionLanes | None
+    tool_context: ToolContext
+
+    @abstractmethod
+    async def ready(self) -> Any:
+        """Open what is needed."""
+
+    @abstractmethod
+    def lane_of(self, spec: ToolSpec) -> str:
+        """The lane of a tool."""
+
+    def spec_of(self, name: str) -> ToolSpec | None:
+        """What a tool of this session is."""
+        tool = self.toolbox.get(name)
+        return None if tool is None else tool.spec
+
+    async def tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> ToolOutput:
+        """Call a tool of this session, in its lane; raises what the tool raises."""
+        await self.ready()
+        tool, checked = self._checked(name, arguments or {})
+        lane = self.lane_of(tool.spec)
+        if self.lanes is None:
+            return await within(self._call(tool, checked, 1), tool.spec.timeout_ms or self.settings.tool_timeout_ms)
+        job = self.lanes.submit_tool(
+            tool.spec,
+            lambda attempt: self._call(tool, checked, attempt),
+            lane=lane,
+            payload={"tool": name, **checked},
+            label=name,
+        )
+        return await job
+
+    def _checked(self, name: str, arguments: Mapping[str, Any]) -> tuple[Tool, dict[str, Any]]:
+        tool = self.toolbox.get(name)
+        if tool is None:
+            known = ", ".join(self.toolbox) or "none"
+            raise UsageError(f"there is no tool {name!r}", hint=f"there are: {known}")
+        try:
+            text = compact_json(dict(arguments))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the arguments of {name!r} are no JSON: {error}") from None
+        checked = tool.check(text)
+        decision = decide(self.settings.permission_policy, tool.spec, checked)
+        if decision.verdict is Verdict.DENY:
+            raise PermissionDeniedError(f"{name}: {decision.reason}", hint="the permissions of this session deny it")
+        return tool, checked
+
+    async def _call(self, tool: Tool, arguments: Mapping[str, Any], attempt: int) -> ToolOutput:
+        return await tool.run(arguments, replace(self.tool_context, attempt=attempt))
+
+    async def _run_payload(self, tool: str, arguments: Mapping[str, Any], *, attempt: int) -> Any:
+        """Run a payload that is in a lane already."""
+        found, checked = self._checked(tool, arguments)
+        output = await self._call(found, checked, attempt)
+        return output.text
+
+    async def _text(self, name: str, **arguments: Any) -> str:
+        output = await self.tool(name, {key: value for key, value in arguments.items() if value is not None})
+        return output.text
+
+    async def read_file(self, path: str, offset: int | None = None, limit: int | None = None) -> str:
+        """The tool `read`."""
+        return await self._text("read", path=path, offset=offset, limit=limit)
+
+    async def write_file(self, path: str, content: str) -> str:
+        """The tool `write`."""
+        return await self._text("write", path=path, content=content)
+
+    async def edit_file(self, path: str, old: str, new: str) -> str:
+        """The tool `edit`."""
+        return await self._text("edit", path=path, old=old, new=new)
+
+    async def patch_file(self, path: str, diff: str) -> str:
+        """The tool `patch`."""
+        return await self._text("patch", path=path, diff=diff)
+
+    async def ls(self, path: str | None = None) -> str:
+        """The tool `ls`."""
+        return await self._text("ls", path=path)
+
+    async def glob(self, pattern: str, path: str | None = None) -> str:
+        """The tool `glob`."""
+        return await self._text("glob", pattern=pattern, path=path)
+
+    async def grep(self, pattern: str, path: str | None = None, glob: str | None = None) -> str:
+        """The tool `grep`."""
+        return await self._text("grep", pattern=pattern, path=path, glob=glob)
+
+    async def bash(self, command: str, timeout_ms: int | None = None, working_dir: str | None = None) -> str:
+        """The tool `bash`."""
+        return await self._text("bash", command=command, timeout_ms=timeout_ms, working_dir=working_dir)
+
+    # ---- the lanes ----
+
+    async def submit(
+        self,
+        lane: str,
+        work: Mapping[str, Any] | Callable[[], Any],
+        *,
+        effect: Effect | str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Run a function, or the call that a payload stands for, in a lane of this session; what comes of it."""
+        lanes = await self._queue()
+        return await lanes.submit(lane, work, effect=effect, timeout_ms=timeout_ms)
+
+    async def submit_batch(
+        self,
+        lane: str,
+        items: Iterable[Mapping[str, Any] | Callable[[], Any]],
+        *,
+        effect: Effect | str | None = None,
+        timeout_ms: int | None = None,
+        return_errors: bool = False,
+    ) -> list[Any]:
+        """Run several things in a lane, as many at once as it allows; what comes of them, in their order."""
+        lanes = await self._queue()
+        return await lanes.submit_batch(lane, items, effect=effect, timeout_ms=timeout_ms, return_errors=return_errors)
+
+    async def _queue(self) -> SessionLanes:
+        await self.ready()
+        if self.lanes is None:
+            raise UsageError("this session has no queue", hint="give it one: queue_config=SessionQueueConfig()")
+        return self.lanes

@@ -1,0 +1,161 @@
+"""What the sessions of one store share on one event loop: an inbox, its lanes, and the limits of models.
+
+A process has one host for each store and loop, whoever asks for it, because a store has one owner. Sessions without a
+store share a host in memory with the other sessions of their agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from laneway.inbox import Inbox
+from laneway.mail import Final, OnCrash
+from laneway.records import LaneConfig
+from laneway.runtime.errands import WAIT_LANE
+from laneway.system import HostEnv
+
+if TYPE_CHECKING:
+    from laneway.agent.session import AsyncSession
+    from laneway.ports import Store
+    from laneway.runtime.turns import Turn
+
+__all__ = ("Host", "host_of")
+
+_log = logging.getLogger("laneway")
+
+WIDE = 1_000_000
+MODEL_LANES = "model:"
+GRACE_MS = 15_000
+
+_hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Host]] = WeakKeyDictionary()
+
+
+class _Handler:
+    """The handler of the inbox: hands a turn to the session that it belongs to."""
+
+    resumes = True
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def __call__(self, turn: Turn) -> str | None:
+        session = self._host.sessions[_key(turn.tenant, turn.session_key)]
+        return await session.run_turn(turn)
+
+
+class Host:
+    """The inbox and the lanes of the sessions of one store."""
+
+    def __init__(self, store: Store | None, env: HostEnv, *, key: object) -> None:
+        self.key = key
+        self.inbox = Inbox(
+            _Handler(self),
+            store=store,
+            mode="followup",
+            cap=100_000,
+            drop="new",
+            concurrency=WIDE,
+            on_crash=OnCrash.RESUME,
+            interrupt_grace_ms=GRACE_MS,
+            host=env,
+        )
+        self.env = env
+        self.sessions: dict[tuple[str, str], AsyncSession] = {}
+        self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
+        self._opening: asyncio.Task[None] | None = None
+        self._users = 0
+        engine = self.inbox.engine
+        engine.attends = lambda owner: _key(owner.tenant, owner.session) in self.sessions
+        engine.on_settled = self._settled
+
+    # ---- opening and closing ----
+
+    async def open(self) -> None:
+        """Open it, once, whoever asks."""
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open(), name="laneway-host")
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        try:
+            await self.inbox.__aenter__()
+        except BaseException:
+            _forget(self)
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes messages."""
+        return self.inbox.engine.is_open
+
+    def use(self, session: AsyncSession) -> None:
+        """A session lives here from now on: its turns may begin."""
+        self.sessions[session.key] = session
+        self._users += 1
+        if self.is_open:
+            self.inbox.engine.attend(session.owner)
+
+    async def leave(self, session: AsyncSession) -> None:
+        """A session is closed; the last one closes the host."""
+        if self.sessions.get(session.key) is not session:
+            return
+        del self.sessions[session.key]
+        if not self.sessions:
+            _forget(self)
+            if self._opening is not None:
+                await asyncio.gather(self._opening, return_exceptions=True)
+            await self.inbox.close()
+
+    # ---- messages ----
+
+    def _settled(self, final: Final) -> None:
+        session = self.followed.pop(final.message_id, None)
+        if session is not None:
+            session.settled(final)
+
+    # ---- limits of models ----
+
+    def model_lane(self, name: str) -> str:
+        """The lane that every call of a model goes through; its limit can be closed."""
+        lane = f"{MODEL_LANES}{lane_part(name)}"
+        registry = self.inbox.lanes.engine.kernel.registry
+        if lane not in registry.configs:
+            registry.configure(lane, LaneConfig(concurrency=WIDE), now=self.inbox.engine.now())
+        return lane
+
+    def close_model(self, name: str, until_ms: int, reason: str) -> None:
+        """A provider takes no calls for a model until then: nobody tries before."""
+        self.inbox.lanes.close_until(self.model_lane(name), until_ms, reason)
+
+    async def wait(self, delay_ms: int) -> None:
+        """Wait a while; a turn that waits lends its slots."""
+        await self.inbox.lanes.run(WAIT_LANE, asyncio.sleep, delay_ms / 1000, label="a model that will be back")
+
+
+def host_of(store: Store | None, env: HostEnv, *, shared_by: object) -> Host:
+    """The host of a store on this loop; without a store, that of `shared_by`."""
+    hosts = _hosts.setdefault(asyncio.get_running_loop(), {})
+    key: Any = getattr(store, "path", None) or store or shared_by
+    key = key if not isinstance(key, str) else ("path", key)
+    host = hosts.get(key)
+    if host is None:
+        hosts[key] = host = Host(store, env, key=key)
+    return host
+
+
+def _forget(host: Host) -> None:
+    for hosts in _hosts.values():
+        if hosts.get(host.key) is host:
+            del hosts[host.key]
+
+
+def _key(tenant: str, session: str) -> tuple[str, str]:
+    return tenant, session
+
+
+def lane_part(name: str) -> str:
+    """A name as a part of the name of a lane: what such a name cannot have is written as a number."""
+    return "".join(char if char.isalnum() or char in ":._-+@" else f"%{ord(char):x};" for char in name)[:200]

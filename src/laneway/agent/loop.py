@@ -1,0 +1,534 @@
+"""One run of an agent: asks the model, makes the calls it wants, writes every round down, and ends with an answer.
+
+The turn machine of the kernel decides; this does it. It waits for lanes by callbacks, not by awaiting their jobs, so
+that a turn keeps its own slot while its model and its tools are at work; it lends the slot while it waits for a quota.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never
+
+from laneway.agent.tool_calls import CallMaker
+from laneway.agent_events import (
+    AgentEvent,
+    ContextCompactedEvent,
+    EndEvent,
+    ErrorEvent,
+    ModelRetryEvent,
+    ReasoningDeltaEvent,
+    RunResumedEvent,
+    RunWaitingEvent,
+    StartEvent,
+    SteeredEvent,
+    TextDeltaEvent,
+    ToolInputDeltaEvent,
+    TurnEndEvent,
+    TurnStartEvent,
+)
+from laneway.dialogue import (
+    Answer,
+    CallChunk,
+    Chunk,
+    ModelRequest,
+    Prompt,
+    ReasoningChunk,
+    ResultStatus,
+    TextChunk,
+    ToolCall,
+    ToolResult,
+    Usage,
+    Utterance,
+)
+from laneway.errors import (
+    InterruptSignalError,
+    LanewayError,
+    ModelError,
+    ModelLimitedError,
+    ModelUnavailableError,
+    RunCancelledError,
+    RunFailedError,
+    describe,
+    text_of,
+)
+from laneway.kernel.checkpoints import Compaction
+from laneway.kernel.ledger import Action, Change, LedgerState, after_crash, origin_of
+from laneway.kernel.rounds import Round, RoundState, open_result
+from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limits, TurnMachine
+from laneway.mail import ApprovalState, Message, TurnState
+
+if TYPE_CHECKING:
+    from laneway.agent.session import AsyncSession
+    from laneway.runtime.handles import Job
+    from laneway.runtime.turns import Turn
+
+__all__ = ("Run",)
+
+_log = logging.getLogger("laneway")
+
+MODEL_RETRIES_MS = (500, 2_000, 8_000)
+KEEP_ROUNDS = 2  # what compaction leaves as it is
+SUMMARY_SYSTEM = (
+    "Summarise the conversation so far for the agent that goes on with it: what the user wants, what was done and found"
+    " out, what is open, and the names (files, ids, commands) that will be needed. Be exact and brief."
+)
+SUMMARY_TITLE = "[Summary of the conversation so far]"
+RESUMED_UNKNOWN = (
+    "[Unknown: the process ended while this call ran; it may have had its effect. Look before you do it again.]"
+)
+GONE = "[Not run: the process ended before it started, and there is no tool {name!r} any more]"
+
+
+class Run:
+    """One run over one or more messages; the handler of a turn."""
+
+    def __init__(self, session: AsyncSession, turn: Turn) -> None:
+        self.session = session
+        self.turn = turn
+        self.id = turn.id
+        self.book = session.book
+        self.loop = asyncio.get_running_loop()
+        self.now = session.host.inbox.engine.now
+        self.wall = session.host.inbox.engine.wall
+        self.usage = Usage()
+        self.calls_made = 0
+        self.origin = self.id
+        self.error: BaseException | None = None
+        self.ended = asyncio.Event()
+        self.machine = self._new_machine()
+        self.calls = CallMaker(self)
+        self._base: list[Utterance] = []
+
+    def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
+        settings = self.session.settings
+        return TurnMachine(
+            self.id,
+            limits=Limits(max_tool_rounds=settings.max_tool_rounds, max_calls_per_answer=settings.max_calls_per_answer),
+            may_run_beside=self.session.may_run_beside,
+            conversation=self.turn.conversation,
+            resumed_from=resumed_from,
+            first=first,
+        )
+
+    # ---- from beginning to end ----
+
+    async def go(self) -> str | None:
+        """Run to the end; what it returns is the answer of the turn."""
+        try:
+            limit = self.session.settings.max_execution_time_ms
+            async with asyncio.timeout(None if limit is None else limit / 1000) as timer:
+                try:
+                    return await self._go()
+                except BaseException:
+                    self._cut()
+                    raise
+        except TimeoutError as error:
+            if timer.expired():
+                self._fail(RunFailedError(f"it ran longer than max_execution_time_ms ({limit})", run_id=self.id))
+            self._fail(error)
+        except asyncio.CancelledError:
+            reason = self.turn._entry.cancelled or "cancelled"  # noqa: SLF001 - why, in the words of whoever did it
+            self.error = RunCancelledError(f"the run was ended: {reason}", run_id=self.id, reason=reason)
+            raise
+        except InterruptSignalError as signal:
+            self.error = RunCancelledError(f"the run was ended: {signal}", run_id=self.id, reason=text_of(signal))
+            raise
+        except Exception as error:  # noqa: BLE001 - told to whoever watches, and then to the inbox
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        self.error = error
+        raise error
+
+    def end_event(self) -> EndEvent | ErrorEvent:
+        """How it ended, for whoever watches; told when the end is on disk."""
+        if self.error is not None:
+            kind = self.error.code if isinstance(self.error, LanewayError) else type(self.error).__name__
+            return ErrorEvent(error=text_of(self.error) or kind, error_kind=kind)
+        text = self.machine.round.answer.text if self.machine.round is not None else ""
+        return EndEvent(
+            text=text,
+            total_tokens=self.usage.total_tokens,
+            cost=self.usage.cost,
+            tool_calls_count=self.calls_made,
+        )
+
+    def _cut(self) -> None:
+        """The run ends before its time: every open call gets a result, and what was said is kept."""
+        if not self.turn._entry.live:  # noqa: SLF001 - fenced: nothing it says counts any more
+            return
+        open_calls = [
+            ToolResult(
+                call_id=call.id, name=call.name, output="[Cancelled: the run was ended]", status=ResultStatus.CANCELLED
+            )
+            for call in self.machine.open_calls()
+        ]
+        one = self.machine.cut(open_calls, forget=self.turn._entry.forget, at_ms=self.wall())  # noqa: SLF001
+        for each in self.machine.rounds if self.turn._entry.forget else [one]:  # noqa: SLF001
+            if each is not None and each.state is not RoundState.FINAL:
+                self.book.keep(each)
+
+    async def _go(self) -> str | None:
+        await self.book.load()
+        turn = self.turn
+        self.session.begin_run(self)
+        self._phase(TurnState.THINKING)
+        if self.session.compact_wanted(turn):
+            self._base = self.book.utterances(turn.conversation)
+            await self._compact()
+            return None
+        if not await self._resume():
+            prompt = Prompt(text=turn.prompt, attachments=_attachments_of(turn.messages))
+            self.machine.say([prompt], [message.id for message in turn.messages])
+            self._base = self.book.utterances(turn.conversation)
+            self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
+        while True:
+            await self.session.unpaused()
+            match self.machine.next():
+                case AskModel(number):
+                    await self._boundary()
+                    await self._compact_if_needed()
+                    self.emit(TurnStartEvent(turn=number))
+                    answer = await self._ask()
+                    self.machine.answered(answer, at_ms=self.wall())
+                case Act():
+                    if not await self._boundary():
+                        step = self.machine.next()
+                        assert isinstance(step, Act)
+                        self._phase(TurnState.ACTING)
+                        self.calls_made += len(step.calls)
+                        await self.calls.make(step.calls)
+                        self._phase(TurnState.THINKING)
+                case Close(one):
+                    await self._close(one)
+                case Finish(one):
+                    return self._finish(one)
+                case Fail(reason):
+                    raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
+                case _ as never:
+                    assert_never(never)
+
+    async def _close(self, one: Round) -> None:
+        """A round is whole: written down before anything else happens."""
+        self.machine.close(one)
+        self.book.keep_unsaved()
+        self.book.keep(one)
+        await self.book.committed()
+        self.emit(TurnEndEvent(turn=one.number, total_tokens=self.usage.total_tokens))
+
+    def _finish(self, one: Round) -> str:
+        self._phase(TurnState.DELIVERING)
+        self.book.keep_unsaved()
+        self.book.keep(one)
+        # In the same commit as the end of the turn: nobody hears of an answer that is not on disk.
+        turn_end = TurnEndEvent(turn=one.number, total_tokens=self.usage.total_tokens)
+        self.after_commit(functools.partial(self.emit, turn_end))
+        return one.answer.text
+
+    # ---- messages that come in meanwhile ----
+
+    async def _boundary(self) -> bool:
+        """A safe point: whether something was steered in."""
+        taken = await self.turn.boundary()
+        if not taken:
+            return False
+        self._steer(taken)
+        return True
+
+    def _steer(self, messages: list[Message]) -> None:
+        prompts = [Prompt(text=message.text, attachments=message.attachments) for message in messages]
+        ids = tuple(message.id for message in messages)
+        skipped = self.machine.say(prompts, ids)
+        for call in skipped:
+            one = self.machine.round
+            assert one is not None
+            self.calls.tell_end(one.results[call.id], 0)
+        self.session.follow(ids, self)
+        text = "\n".join(message.text for message in messages)
+        self.emit(SteeredEvent(messages=ids, text=text, skipped=tuple(call.id for call in skipped)))
+
+    # ---- the model ----
+
+    async def _ask(self, *, purpose: str = "answer") -> Answer:
+        """One answer of the model; faults of its provider are waited for, as long as that can help."""
+        failures = 0
+        while True:
+            request = self._request(purpose)
+            try:
+                answer = await self._call_model(request)
+            except ModelLimitedError as error:
+                await self._wait_for_limit(error)
+            except ModelUnavailableError as error:
+                if failures >= len(MODEL_RETRIES_MS):
+                    raise
+                delay_ms = MODEL_RETRIES_MS[failures]
+                failures += 1
+                self.emit(ModelRetryEvent(attempt=failures, delay_ms=delay_ms, error=text_of(error)))
+                await self._wait(delay_ms)
+            except ModelError as error:
+                if not getattr(error, "too_long", False) or purpose != "answer" or not await self._compact():
+                    raise
+            else:
+                self.usage += answer.usage
+                self.turn.add_usage(answer.usage.total_tokens)
+                return answer
+
+    def _request(self, purpose: str) -> ModelRequest:
+        settings = self.session.settings
+        return ModelRequest(
+            conversation=tuple(self._said()),
+            tools=self.session.tool_specs if purpose == "answer" else (),
+            system=settings.system if purpose == "answer" else SUMMARY_SYSTEM,
+            purpose=purpose,
+            output_max=settings.max_output_tokens,
+            temperature=settings.temperature,
+            thinking_budget=settings.thinking_budget,
+            session_id=self.session.session_id,
+            run_id=self.id,
+        )
+
+    def _said(self) -> list[Utterance]:
+        return [*self._base, *self.machine.said()]
+
+    async def _call_model(self, request: ModelRequest) -> Answer:
+        job = self.session.submit_model(functools.partial(self._stream, request))
+        answer: Answer = await outcome(job, "the run was ended")
+        return answer
+
+    async def _stream(self, request: ModelRequest) -> Answer:
+        """In its slot: take in what the model says, piece by piece."""
+        model = self.session.model
+        visible = request.purpose == "answer"
+        stream = model.stream(request)
+        try:
+            async for chunk in stream:
+                if isinstance(chunk, Answer):
+                    return replace(chunk, model=chunk.model or model.name)
+                if visible:
+                    self._show(chunk)
+        except (LanewayError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise ModelUnavailableError(f"the model failed: {describe(error)}", model=model.name) from error
+        finally:
+            await _close_stream(stream)
+        raise ModelUnavailableError("the stream of the model was cut", model=model.name)
+
+    def _show(self, chunk: Chunk) -> None:
+        if isinstance(chunk, TextChunk):
+            self.emit(TextDeltaEvent(text=chunk.text))
+        elif isinstance(chunk, ReasoningChunk):
+            self.emit(ReasoningDeltaEvent(text=chunk.text))
+        elif isinstance(chunk, CallChunk):
+            self.emit(ToolInputDeltaEvent(tool_id=chunk.call_id, tool_name=chunk.name, text=chunk.arguments))
+
+    async def _wait_for_limit(self, error: ModelLimitedError) -> None:
+        """The provider says when: its limit is closed for everybody until then, and the run goes on by itself."""
+        until = self.wall() + max(1, error.retry_after_ms)
+        self.session.host.close_model(self.session.model.name, until, text_of(error))
+        self.emit(RunWaitingEvent(reason=text_of(error), until_ms=until))
+        await self._wait(max(1, error.retry_after_ms))
+
+    async def _wait(self, delay_ms: int) -> None:
+        """Wait a while; the slots of the turn are lent meanwhile."""
+        self._phase(TurnState.WAITING)
+        await self.session.host.wait(delay_ms)
+        self._phase(TurnState.THINKING)
+
+    # ---- compaction ----
+
+    async def _compact_if_needed(self) -> None:
+        settings, window = self.session.settings, self.session.model.context_tokens
+        if settings.auto_compact and window and self._tokens() > window * settings.auto_compact_threshold:
+            await self._compact()
+
+    def _tokens(self) -> int:
+        """About how many tokens the next request has."""
+        return sum(len(str(each)) for each in self._said()) // 4
+
+    async def _compact(self) -> bool:
+        """Replace the older part of the conversation by a summary; messages that steer are held meanwhile."""
+        book, conversation = self.book, self.turn.conversation
+        old = [one for one in book.rounds if one.conversation == conversation and one.run_id != self.id]
+        own = [one for one in self.machine.rounds if one.state is RoundState.DONE][: -KEEP_ROUNDS or None]
+        upto = own[-1] if own else old[-1] if old else None
+        if upto is None or (book.compaction is not None and book.compaction.upto_seq >= upto.seq):
+            return False
+        before = self._said()
+        self._phase(TurnState.COMPACTING)
+        try:
+            answer = await self._ask(purpose="summary")
+        finally:
+            self._phase(TurnState.THINKING)
+        compaction = Compaction(
+            conversation=conversation,
+            summary=Prompt(text=f"{SUMMARY_TITLE}\n{answer.text}", role="system"),
+            upto_seq=upto.seq,
+            before=len(before),
+            after=0,
+            seq=book.next_seq(),
+            at_ms=self.wall(),
+        )
+        book.keep(compaction)
+        await book.committed()
+        self._base = book.utterances(conversation, without=self.id)
+        self.machine.leave_out(upto.seq)
+        percent = 0
+        if self.session.model.context_tokens:
+            percent = min(100, 100 * sum(len(str(each)) for each in before) // 4 // self.session.model.context_tokens)
+        self.emit(
+            ContextCompactedEvent(before_messages=len(before), after_messages=len(self._said()), percent_before=percent)
+        )
+        return True
+
+    # ---- going on after a crash ----
+
+    async def _resume(self) -> bool:
+        """Go on where a run over these messages was cut off; False if there is nothing to go on with."""
+        turn = self.turn
+        wanted = self.session.resume_wanted(turn)
+        rounds = self.book.run(wanted) if wanted else []
+        if not rounds and turn.attempt > 1:
+            rounds = self.book.unfinished(message.id for message in turn.messages)
+        if not wanted and turn.attempt > 1:
+            await self._agree_to_resume(rounds)
+        if not rounds:
+            return False
+        last = rounds[-1]
+        self.origin = origin_of(last.run_id, self.book.lineage)
+        seen = frozenset(name for one in rounds for name in one.messages)
+        await turn._engine.take_in(turn, everything=True, among=seen)  # noqa: SLF001 - it has heard these already
+        unknown: tuple[str, ...] = ()
+        if last.state is RoundState.ACTING:
+            unknown = await self._take_over(last)
+        elif last.state is RoundState.FINAL:
+            self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
+            self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, seq=0))
+        else:
+            self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
+        self._base = self.book.utterances(turn.conversation, without=self.id)
+        done = len(rounds) - (last.state is not RoundState.DONE)
+        self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
+        self.emit(RunResumedEvent(resumed_from=last.run_id, rounds=done, unknown=unknown))
+        return True
+
+    async def _agree_to_resume(self, rounds: list[Round]) -> None:
+        """The process died in this run before: whether to go on is a setting, or somebody is asked."""
+        on_crash = self.session.settings.on_crash
+        if on_crash == "resume":
+            return
+        reason = "the process ended while it ran"
+        if on_crash == "ask":
+            answer = await self.turn.ask_approval("resume", {"prompt": self.turn.prompt, "rounds": len(rounds)})
+            if answer.state is ApprovalState.APPROVED:
+                return
+            reason = f"{reason}, and going on was not approved ({answer.state})"
+        for one in rounds:
+            if one.state is RoundState.ACTING:
+                self._close_old(one)
+        raise InterruptSignalError(reason)
+
+    def _close_old(self, one: Round) -> None:
+        """The open round of a run that nobody goes on with: calls that had begun are unknown."""
+        for call in one.answer.calls:
+            one.results.setdefault(call.id, open_result(call))
+        one.state = RoundState.CUT
+        self.book.keep(one)
+        for entry in list(self.book.entries.values()):
+            if entry.run_id == one.run_id and entry.state is LedgerState.INTENDED:
+                self.book.end_entry(entry, Change.LOSE, "the process ended while it ran")
+
+    async def _take_over(self, last: Round) -> tuple[str, ...]:
+        """The open round of the old run becomes the first one of this: what is known stays, what is open is made."""
+        self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
+        mine = replace(last, run_id=self.id, resumed_from=last.run_id, results=dict(last.results), seq=0)
+        self.machine.take_over(mine)
+        toolbox = self.session.toolbox
+        plan = after_crash(
+            last,
+            self.book.entries.values(),
+            {name: tool.spec for name, tool in toolbox.items()},
+            reconcilable=[name for name, tool in toolbox.items() if tool.can_reconcile],
+            origin=self.origin,
+        )
+        unknown: list[str] = []
+        for step in plan:
+            call = step.call
+            if step.action is Action.GONE:
+                self._told(call, GONE.format(name=call.name), ResultStatus.ERROR)
+            elif step.action in (Action.UNKNOWN, Action.RECONCILE):
+                if step.entry is None or not await self._reconciled(call, step.action, step.key):
+                    unknown.append(call.id)
+                    self._told(call, RESUMED_UNKNOWN, ResultStatus.UNKNOWN)
+                    if step.entry is not None and step.entry.state is LedgerState.INTENDED:
+                        self.book.end_entry(step.entry, Change.LOSE, "the process ended while it ran")
+        for call in last.answer.calls:
+            last.results.setdefault(call.id, mine.results.get(call.id) or open_result(call))
+        last.state = RoundState.CUT
+        self.book.keep(last)
+        self.book.keep(mine)
+        await self.book.committed()
+        return tuple(unknown)
+
+    async def _reconciled(self, call: ToolCall, action: Action, key: str) -> bool:
+        """Whether the tool itself knows what became of a call."""
+        tool = self.session.toolbox.get(call.name)
+        if action is not Action.RECONCILE or tool is None:
+            return False
+        try:
+            arguments = tool.check(call.arguments)
+        except LanewayError:
+            return False
+        output = await self.calls.reconcile(call, tool, arguments, key)
+        if output is None:
+            return False
+        self._told(call, output.text, ResultStatus.ERROR if output.is_error else ResultStatus.OK)
+        self.book.end_entry(self.book.entries[key], Change.FAIL if output.is_error else Change.SUCCEED, "reconciled")
+        return True
+
+    def _told(self, call: ToolCall, text: str, status: ResultStatus) -> None:
+        self.machine.result(ToolResult(call_id=call.id, name=call.name, output=text, status=status))
+
+    # ---- telling ----
+
+    def _phase(self, state: TurnState) -> None:
+        self.turn._engine.set_phase(self.turn, state)  # noqa: SLF001 - the loop is the turn's own handler
+
+    def emit(self, event: AgentEvent) -> None:
+        """Tell whoever watches."""
+        self.session.emit_event(event, self.id)
+
+    def after_commit(self, call: Callable[[], object]) -> None:
+        """Do it when everything kept so far is on disk, or was refused: then the run is about to hear of that."""
+
+        def after(_: Exception | None) -> None:
+            call()
+
+        self.turn._engine.journal.after(self.book.owner, after)  # noqa: SLF001
+
+
+async def outcome(job: Job[Any], reason: str) -> Any:
+    """The outcome of a job, without lending anything; whoever is cancelled meanwhile cancels it."""
+    if not job.done():
+        ended = asyncio.get_running_loop().create_future()
+        job.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            job.cancel(reason)
+            raise
+    return await job
+
+
+async def _close_stream(stream: AsyncIterator[Chunk]) -> None:
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def _attachments_of(messages: tuple[Message, ...]) -> tuple[Any, ...]:
+    return tuple(each for message in messages for each in message.attachments)

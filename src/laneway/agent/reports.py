@@ -1,0 +1,181 @@
+"""What a session can say about itself: its queue, its runs, its ledger."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from laneway.agent.results import RunInfo
+from laneway.agent_events import (
+    AgentEvent,
+    EndEvent,
+    RunResumedEvent,
+    StartEvent,
+    SteeredEvent,
+    TextDeltaEvent,
+    ToolEndEvent,
+    TurnEndEvent,
+    TurnStartEvent,
+)
+from laneway.dialogue import Usage
+from laneway.errors import UnknownRunError, UsageError
+from laneway.kernel.ledger import Change, LedgerEntry, LedgerState
+from laneway.kernel.rounds import Round, RoundState
+
+if TYPE_CHECKING:
+    from laneway.agent.book import Book
+    from laneway.agent.host import Host
+    from laneway.agent.loop import Run
+    from laneway.agent.queue_records import DeadCommand, QueueMetrics, QueueStats
+    from laneway.agent.session_lanes import SessionLanes
+    from laneway.rows import Owner, StateRow
+
+__all__ = ("Reports",)
+
+RUNS_MAX = 10_000
+
+
+class Reports:
+    """Questions to a session."""
+
+    session_id: str
+    owner: Owner
+    host: Host
+    book: Book
+    lanes: SessionLanes | None
+
+    @abstractmethod
+    async def ready(self) -> Any:
+        """Open what is needed."""
+
+    # ---- the queue ----
+
+    def queue_stats(self) -> QueueStats:
+        """What waits and runs in the lanes of this session; zeros without a queue."""
+        from laneway.agent.queue_records import QueueStats
+
+        if self.lanes is None:
+            return QueueStats(total_pending=0, total_active=0, external_pending=0, lanes={})
+        return self.lanes.stats()
+
+    def queue_metrics(self) -> QueueMetrics | None:
+        """Counters, gauges and histograms of the lanes; None if they are not switched on."""
+        return None if self.lanes is None else self.lanes.metrics()
+
+    def dead_letters(self) -> list[DeadCommand]:
+        """Calls that failed for good, with what they were called with."""
+        return [] if self.lanes is None else self.lanes.dead_letters()
+
+    async def retry_dead_letter(self, command_id: str) -> Any:
+        """Make a dead call again; what comes of it."""
+        await self.ready()
+        if self.lanes is None:
+            raise UsageError("this session has no queue", hint="give it one: queue_config=SessionQueueConfig()")
+        return await self.lanes.retry_dead_letter(command_id)
+
+    # ---- runs ----
+
+    async def runs(self) -> list[RunInfo]:
+        """Every run of this session, oldest first."""
+        await self.ready()
+        await self.book.load()
+        rows = await self.host.inbox.engine.store.history.states(self.owner, "turn", limit=RUNS_MAX)
+        return [self._stored(row) for row in rows]
+
+    async def run_snapshot(self, run_id: str) -> RunInfo:
+        """What is known about one run."""
+        await self.ready()
+        await self.book.load()
+        row = await self.host.inbox.engine.store.history.state("turn", run_id)
+        if row is None or row.session != self.session_id or row.tenant != self.owner.tenant:
+            raise UnknownRunError(f"there is no run {run_id!r} in this session", hint="runs() lists them")
+        return self._stored(row)
+
+    def _stored(self, row: StateRow) -> RunInfo:
+        body = json.loads(row.body)
+        rounds = self.book.run(row.id)
+        return _info(row.id, row.state, rounds, answer=body.get("answer") or "", reason=body.get("reason") or "")
+
+    def _info(self, run: Run) -> RunInfo:
+        tools = tuple(call.name for call in run.calls.active)
+        return _info(run.id, run.turn.state, run.machine.rounds, prompt=run.turn.prompt, tools=tools)
+
+    async def run_events(self, run_id: str) -> list[AgentEvent]:
+        """What a run has told, made again from its checkpoints: its pieces of text are joined."""
+        await self.run_snapshot(run_id)
+        events: list[AgentEvent] = []
+        for one in self.book.run(run_id):
+            events += _events_of(one)
+        return events
+
+    # ---- the ledger ----
+
+    async def ledger(self, state: LedgerState | str | None = None) -> list[LedgerEntry]:
+        """The calls with side effects, oldest first: `ledger("unknown")` are those that somebody has to look at."""
+        await self.ready()
+        await self.book.load()
+        wanted = None if state is None else LedgerState(state)
+        found = [entry for entry in self.book.entries.values() if wanted in (None, entry.state)]
+        return sorted(found, key=lambda entry: entry.seq)
+
+    async def settle(self, entry_id: str, reason: str, *, actor: str = "host") -> LedgerEntry:
+        """Say what became of a call of which nobody knew it."""
+        found = next((entry for entry in await self.ledger() if entry_id in (entry.id, entry.key)), None)
+        if found is None:
+            raise UsageError(f"there is no ledger entry {entry_id!r}", hint="ledger() lists them")
+        settled = found.change(Change.SETTLE, now_ms=self.host.inbox.engine.wall(), reason=reason, actor=actor)
+        self.book.keep(settled)
+        await self.book.committed()
+        return settled
+
+
+def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
+    usage = sum((one.answer.usage for one in rounds), Usage())
+    first = rounds[0] if rounds else None
+    facts: dict[str, Any] = {"prompt": first.prompts[0].text if first is not None and first.prompts else "", **more}
+    return RunInfo(
+        run_id=run_id,
+        state=str(state),
+        rounds=len(rounds),
+        prompt_tokens=usage.input_tokens,
+        completion_tokens=usage.output_tokens,
+        cost=usage.cost,
+        resumed_from=first.resumed_from if first is not None else "",
+        messages=tuple(name for one in rounds for name in one.messages),
+        began_ms=first.at_ms if first is not None else 0,
+        **facts,
+    )
+
+
+def _events_of(one: Round) -> list[AgentEvent]:
+    facts: dict[str, Any] = {"run_id": one.run_id, "at_ms": one.at_ms}
+    events: list[AgentEvent] = []
+    text = "\n".join(prompt.text for prompt in one.prompts)
+    if one.resumed_from:
+        events.append(RunResumedEvent(resumed_from=one.resumed_from, rounds=one.number - 1, **facts))
+    elif one.number == 1:
+        events.append(StartEvent(prompt=text, messages=one.messages, **facts))
+    elif one.prompts:
+        events.append(SteeredEvent(messages=one.messages, text=text, **facts))
+    events.append(TurnStartEvent(turn=one.number, **facts))
+    if one.answer.text:
+        events.append(TextDeltaEvent(text=one.answer.text, **facts))
+    for call in one.answer.calls:
+        result = one.results.get(call.id)
+        if result is not None:
+            events.append(
+                ToolEndEvent(
+                    tool_id=call.id,
+                    tool_name=call.name,
+                    tool_output=result.output,
+                    status=result.status,
+                    exit_code=result.exit_code,
+                    artifact=result.artifact,
+                    **facts,
+                )
+            )
+    events.append(TurnEndEvent(turn=one.number, total_tokens=one.answer.usage.total_tokens, **facts))
+    if one.state is RoundState.FINAL:
+        events.append(EndEvent(text=one.answer.text, total_tokens=one.answer.usage.total_tokens, **facts))
+    return events

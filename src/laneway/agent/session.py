@@ -1,0 +1,589 @@
+"""AsyncSession: one conversation with an agent, durable from its first line.
+
+A session is a session of an inbox: whatever is sent while it is busy follows its mode. A run is a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from laneway.agent.book import Book
+from laneway.agent.direct import DirectTools
+from laneway.agent.host import Host, host_of
+from laneway.agent.loop import Run
+from laneway.agent.reports import Reports
+from laneway.agent.results import RunInfo, RunResult
+from laneway.agent.session_lanes import SessionLanes
+from laneway.agent.streams import AgentStream, EventLog, EventStream
+from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
+from laneway.dialogue import Answer, ToolCall, ToolContext, ToolSpec, Usage, Utterance
+from laneway.errors import (
+    ClosedError,
+    ConfigError,
+    LanewayError,
+    RunCancelledError,
+    RunFailedError,
+    UnknownRunError,
+    UsageError,
+)
+from laneway.kernel.rounds import RoundState
+from laneway.mail import Final, MessageKind, MessageState, Mode, Outcome, Receipt
+from laneway.rows import Owner
+from laneway.tools.lanes import QUERY, lane_of
+
+if TYPE_CHECKING:
+    from laneway.agent.agent import AsyncAgent
+    from laneway.agent.settings import SessionSettings
+    from laneway.options import SessionOptions
+    from laneway.ports import Model, Store, Tool
+    from laneway.runtime.handles import Job
+    from laneway.runtime.turns import Turn
+    from laneway.system import HostEnv
+
+__all__ = ("AsyncSession",)
+
+_log = logging.getLogger("laneway")
+
+RESUME = "laneway.resume_run"
+COMPACT = "laneway.compact"
+
+
+class AsyncSession(DirectTools, Reports):
+    """One conversation with an agent. Make it with `AsyncAgent.session`."""
+
+    def __init__(
+        self,
+        agent: AsyncAgent,
+        workspace: str,
+        options: SessionOptions,
+        settings: SessionSettings,
+        *,
+        model: Model,
+        toolbox: Mapping[str, Tool],
+        store: Store | None,
+        env: HostEnv,
+    ) -> None:
+        self._agent = agent
+        self._store = store
+        self._env = env
+        self._workspace = str(Path(workspace).expanduser().resolve())
+        self.options = options
+        self.settings = settings
+        self.model = model
+        self.toolbox = toolbox
+        self.tool_specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in toolbox.values())
+        self.session_id = options.session_id or env.ids.new_id("session")
+        self.key = (settings.tenant_id or "default", self.session_id)
+        self.owner = Owner(self.key[0], "default", self.session_id)
+        self.host: Host
+        self.book: Book
+        self.lanes: SessionLanes | None = None
+        self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
+        self._opening: asyncio.Task[None] | None = None
+        self._closed = False
+        self._seq = 0
+        self._paused: asyncio.Future[None] | None = None
+        self._run: Run | None = None
+        self._runs: dict[str, Run] = {}  # by run: until the end of each is told
+        self._run_of: dict[str, tuple[Run, int]] = {}  # by message: its run, and from which event on it is part of it
+        self._logs: dict[str, EventLog] = {}
+        self._following: dict[str, list[AgentStream]] = {}  # by run
+        self._waiting: dict[str, list[AgentStream]] = {}  # by message, until its run begins
+        self._ends: dict[str, Run] = {}  # by message, for those who wait for a result
+        self._watchers: list[EventStream] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.session_id!r} in {self._workspace!r}>"
+
+    # ---- opening and closing ----
+
+    async def ready(self) -> Self:
+        """Open what it needs, and go on with what an earlier process has left. Every other method does this first."""
+        if self._closed:
+            raise ClosedError(opened=True, what="session")
+        if self._opening is None:
+            self.start()
+        assert self._opening is not None
+        await asyncio.shield(self._opening)
+        return self
+
+    def start(self) -> None:
+        """Begin to open it on the running loop."""
+        if self._opening is None and not self._closed:
+            self._opening = asyncio.get_running_loop().create_task(self._open(), name="laneway-session")
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _open(self) -> None:
+        host = host_of(self._store, self._env, shared_by=self._agent)
+        await host.open()
+        if host.sessions.get(self.key) not in (None, self):
+            raise ConfigError(
+                f"session {self.session_id!r} is open already in this process",
+                setting="session_id",
+                hint="use that one, or close it first",
+            )
+        self.host = host
+        self.book = Book(host.inbox.engine, self.owner)
+        self.model_lane = host.model_lane(self.model.name)
+        artifacts = self.settings.artifacts_dir or self._artifacts_dir()
+        self.tool_context = replace(
+            self.tool_context,
+            output_max=self.settings.output_max,
+            artifacts=artifacts,
+            in_thread=self._in_thread,
+            extra={"environment": self.settings.environment},
+        )
+        config = self.settings.queue_config
+        if config is not None:
+            name = f"s:{self.session_id}"
+            self.lanes = SessionLanes(
+                host.inbox.lanes,
+                name,
+                config,
+                on_event=self._queue_event,
+                run_payload=self._run_payload,
+                spec_of=self.spec_of,
+            )
+            await self.lanes.open()
+        host.use(self)
+
+    def _artifacts_dir(self) -> str:
+        path = getattr(self._store, "path", None)
+        if path is not None:
+            return str(Path(path).parent / "artifacts")
+        return os.path.join(self._agent.scratch(), "artifacts")
+
+    async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
+        return await self.host.inbox.lanes.engine.run_in_thread(functools.partial(fn, *args))
+
+    async def close(self) -> None:
+        """End what runs here, leave the rest in the store, and let go of everything. A second time changes nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._opening is not None:
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if hasattr(self, "book"):
+            await self._end_run()
+            if self.lanes is not None:
+                await self.lanes.close()
+            await self.host.leave(self)
+        for stream in [*self._watchers, *(one for many in self._waiting.values() for one in many)]:
+            stream.close()
+        self._agent.forget(self)
+
+    async def _end_run(self) -> None:
+        run = self._run
+        if run is not None:
+            await self.host.inbox.cancel(self.session_id, "the session was closed", tenant=self.owner.tenant)
+            await run.ended.wait()
+
+    async def __aenter__(self) -> Self:
+        return await self.ready()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def workspace(self) -> str:
+        """The folder its tools work in."""
+        return self._workspace
+
+    def has_queue(self) -> bool:
+        """Whether its tools run through lanes."""
+        return self.settings.queue_config is not None
+
+    # ---- messages ----
+
+    async def send(
+        self,
+        text: str,
+        *,
+        mode: Mode | str | None = None,
+        sender: Any = None,
+        message_id: str | None = None,
+        attachments: Iterable[Any] = (),
+    ) -> RunResult:
+        """Say something and wait for the answer. While the session is busy, its mode (or this one) decides.
+
+        Raises the error of a run that failed, and `RunCancelledError` for one that was ended.
+        """
+        receipt = await self._submit(text, mode, sender=sender, message_id=message_id, attachments=attachments)
+        return await self.wait(receipt.message_id)
+
+    async def run(self, text: str, **more: Any) -> RunResult:
+        """The same as `send`."""
+        return await self.send(text, **more)
+
+    def stream(
+        self,
+        text: str,
+        *,
+        mode: Mode | str | None = None,
+        sender: Any = None,
+        message_id: str | None = None,
+        attachments: Iterable[Any] = (),
+    ) -> AgentStream:
+        """Say something and watch the run that answers it: `async for event in session.stream("…")`.
+
+        It is sent when you begin to read. Breaking out leaves the run going; `cancel` ends it.
+        """
+
+        async def begin(stream: AgentStream) -> None:
+            receipt = await self._submit(text, mode, sender=sender, message_id=message_id, attachments=attachments)
+            stream.message_id = receipt.message_id
+            self._follow(stream, receipt)
+
+        async def finish(stream: AgentStream) -> RunResult:
+            assert stream.message_id is not None
+            return await self.wait(stream.message_id)
+
+        return AgentStream(begin, finish, self._unfollow)
+
+    async def steer(self, text: str, **more: Any) -> Receipt:
+        """Say something to the run that is going on; it hears it at its next boundary."""
+        return await self._submit(text, Mode.STEER, **more)
+
+    async def followup(self, text: str, **more: Any) -> Receipt:
+        """Say something that gets a run of its own after this one."""
+        return await self._submit(text, Mode.FOLLOWUP, **more)
+
+    async def interrupt(self, text: str, **more: Any) -> Receipt:
+        """End the run that is going on and run this instead."""
+        return await self._submit(text, Mode.INTERRUPT, **more)
+
+    async def _submit(self, text: str, mode: Mode | str | None, **more: Any) -> Receipt:
+        await self.ready()
+        return await self.host.inbox.submit(
+            self.session_id, text, mode=mode or self.settings.mode, tenant=self.owner.tenant, **more
+        )
+
+    async def wait(self, message_id: str) -> RunResult:
+        """Wait until a message has its answer; what `send` would have returned or raised."""
+        await self.ready()
+        final = await self.host.inbox.wait(message_id)
+        return await self._result(final)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing runs and nothing waits here."""
+        await self.ready()
+        while self._run is not None or self.host.inbox.pending(self.session_id, tenant=self.owner.tenant):
+            waiting = self.host.inbox.pending(self.session_id, tenant=self.owner.tenant)
+            run = self._run
+            if run is not None:
+                await run.ended.wait()
+                await asyncio.sleep(0)
+            elif waiting:
+                await self.host.inbox.wait(waiting[0].id)
+
+    async def _result(self, final: Final) -> RunResult:
+        run = self._ends.pop(final.message_id, None)
+        run_id = final.turn_id or ""
+        if final.outcome is Outcome.SUCCEEDED:
+            await self.book.load()
+            usage, calls, rounds = self._usage_of(run_id)
+            return RunResult(
+                text=final.answer or "",
+                run_id=run_id,
+                message_id=final.message_id,
+                disposition=final.disposition,
+                prompt_tokens=usage.input_tokens,
+                completion_tokens=usage.output_tokens,
+                cost=usage.cost,
+                tool_calls_count=calls,
+                rounds=rounds,
+            )
+        if run is not None and run.error is not None and final.outcome is Outcome.FAILED:
+            raise run.error
+        raise _error_of(final)
+
+    def _usage_of(self, run_id: str) -> tuple[Usage, int, int]:
+        usage, calls, rounds = Usage(), 0, 0
+        for one in self.book.run(run_id):
+            usage += one.answer.usage
+            calls += len(one.answer.calls)
+            rounds += 1
+        return usage, calls, rounds
+
+    # ---- ending and pausing ----
+
+    async def cancel(self, reason: str = "cancelled by the caller") -> bool:
+        """End the run that is going on, at once; what waits stays. False: nothing runs."""
+        await self.ready()
+        return await self.host.inbox.cancel(self.session_id, reason, tenant=self.owner.tenant)
+
+    async def cancel_run(self, run_id: str, reason: str = "cancelled by the caller") -> bool:
+        """End this run, if it is the one that is going on."""
+        await self.ready()
+        return self._run is not None and self._run.id == run_id and await self.cancel(reason)
+
+    def pause(self) -> None:
+        """Start nothing new until `resume`: no call of the model, none of a tool. What runs goes on."""
+        if self._paused is None:
+            self._paused = asyncio.get_running_loop().create_future()
+            if self.lanes is not None:
+                self.lanes.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        paused, self._paused = self._paused, None
+        if paused is not None:
+            if self.lanes is not None:
+                self.lanes.resume()
+            if not paused.done():
+                paused.set_result(None)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` holds."""
+        return self._paused is not None
+
+    async def unpaused(self) -> None:
+        """Wait while the session is paused."""
+        while self._paused is not None:
+            await asyncio.shield(self._paused)
+
+    # ---- runs ----
+
+    async def run_turn(self, turn: Turn) -> str | None:
+        """Run one turn: the inbox calls this."""
+        run = Run(self, turn)
+        self._run = run
+        try:
+            return await run.go()
+        finally:
+            self._run = None
+            run.ended.set()
+
+    def begin_run(self, run: Run) -> None:
+        """A run has begun: whoever waits for its messages watches it from now on."""
+        self._runs[run.id] = run
+        self._logs[run.id] = EventLog()
+        self.follow(tuple(message.id for message in run.turn.messages), run)
+
+    def follow(self, messages: Iterable[str], run: Run) -> None:
+        """These messages are part of this run."""
+        for message in messages:
+            self._run_of[message] = (run, len(self._logs[run.id].events))
+            self.host.followed[message] = self
+            for stream in self._waiting.pop(message, ()):
+                self._following.setdefault(run.id, []).append(stream)
+
+    def _follow(self, stream: AgentStream, receipt: Receipt) -> None:
+        message = receipt.message_id
+        self.host.followed[message] = self
+        known = self._run_of.get(message)
+        if known is not None:
+            run, since = known
+            for event in self._logs[run.id].events[since:]:
+                stream.push(event)
+            self._following.setdefault(run.id, []).append(stream)
+            return
+        self._waiting.setdefault(message, []).append(stream)
+        if receipt.disposition.is_final or receipt.duplicate:
+            self.host.followed.pop(message, None)
+            self._watch_final(message)
+        elif receipt.position is not None and (self._run is not None or receipt.position > 1):
+            event = MessageQueuedEvent(
+                message_id=message,
+                disposition=receipt.disposition.value,
+                position=receipt.position,
+                reason=receipt.reason,
+            )
+            stream.push(self._stamped(event, ""))
+
+    def _watch_final(self, message: str) -> None:
+        """A message that was seen before: its end comes from the store."""
+
+        async def watch() -> None:
+            self.settled(await self.host.inbox.wait(message))
+
+        task = asyncio.get_running_loop().create_task(watch(), name="laneway-follow")
+        self._agent.keep(task)
+
+    def _unfollow(self, stream: EventStream) -> None:
+        for table in (self._following, self._waiting):
+            for name, streams in list(table.items()):
+                if stream in streams:
+                    streams.remove(stream)
+                if not streams:
+                    del table[name]
+
+    def settled(self, final: Final) -> None:
+        """A message has its end, on disk: the end of its run is told, once."""
+        known = self._run_of.pop(final.message_id, None)
+        run = known[0] if known is not None else None
+        if run is not None:
+            self._ends[final.message_id] = run
+            asyncio.get_running_loop().call_later(60, self._ends.pop, final.message_id, None)
+        if run is not None and run.id in self._runs and final.turn_id == run.id:
+            del self._runs[run.id]
+            self.emit_event(_end_event(run, final), run.id)
+            self._logs.pop(run.id, None)
+            for stream in self._following.pop(run.id, ()):
+                stream.close()
+        for stream in self._waiting.pop(final.message_id, ()):
+            stream.push(self._stamped(_event_of(final), final.turn_id or ""))
+            stream.close()
+
+    def current_run(self) -> RunInfo | None:
+        """What runs at this moment."""
+        return None if self._run is None else self._info(self._run)
+
+    def active_tools(self) -> list[ToolCall]:
+        """The calls that run at this moment."""
+        return [] if self._run is None else list(self._run.calls.active)
+
+    # ---- events ----
+
+    def emit_event(self, event: AgentEvent, run_id: str = "") -> None:
+        """Tell whoever watches."""
+        if not self._watchers and run_id not in self._following and run_id not in self._logs:
+            return
+        stamped = self._stamped(event, run_id)
+        log = self._logs.get(run_id)
+        if log is not None:
+            log.add(stamped)
+        for stream in list(self._following.get(run_id, ())):
+            stream.push(stamped)
+        for watcher in list(self._watchers):
+            watcher.push(stamped)
+
+    def _queue_event(self, event: AgentEvent) -> None:
+        """Something has happened in a lane: it is told in the run that goes on, if one does."""
+        self.emit_event(event, self._run.id if self._run is not None else "")
+
+    def _stamped(self, event: AgentEvent, run_id: str) -> AgentEvent:
+        self._seq += 1
+        return replace(event, session_id=self.session_id, run_id=run_id, seq=self._seq, at_ms=self._env.clock.wall_ms())
+
+    def subscribe(self) -> EventStream:
+        """Every event of this session from now on, whatever the run."""
+        stream = EventStream(self._watchers.remove, ends_with_run=False)
+        self._watchers.append(stream)
+        return stream
+
+    # ---- what the loop asks ----
+
+    def lane_of(self, spec: ToolSpec) -> str:
+        """The lane of a tool here."""
+        return lane_of(spec, self.settings.tool_lanes)
+
+    def may_run_beside(self, call: ToolCall) -> bool:
+        """Whether a call may run beside its neighbours: reads in the query lane, and tools that say so."""
+        tool = self.toolbox.get(call.name)
+        if self.lanes is None or tool is None:
+            return False
+        lane = self.lane_of(tool.spec)
+        handler = self.settings.queue_config.lane_handlers.get(lane) if self.settings.queue_config else None
+        return lane == QUERY or tool.spec.parallel or (handler is not None and not handler.ordered)
+
+    def submit_model(self, run: Callable[[], Awaitable[Answer]]) -> Job[Answer]:
+        """A model call: through the lane `generate` of this session, if it has lanes, and that of the model."""
+        if self.lanes is not None:
+            return self.lanes.submit_model(lambda _: run(), model_lane=self.model_lane, label=self.model.name)
+        return self.host.inbox.lanes.submit(self.model_lane, run, label=self.model.name)
+
+    def resume_wanted(self, turn: Turn) -> str:
+        """The run that a message asks to go on with."""
+        return str(_errand(turn, RESUME) or "")
+
+    def compact_wanted(self, turn: Turn) -> bool:
+        """Whether a turn is there to compact, and for nothing else."""
+        return bool(_errand(turn, COMPACT))
+
+    async def resume_run(self, run_id: str) -> RunResult:
+        """Go on with a run that was cut off, in a run of its own; the old one stays as it is.
+
+        Raises `UsageError` without a `session_store`, and `UnknownRunError` when the store has no checkpoint of it.
+        """
+        if self._store is None:
+            raise UsageError(
+                "resume_run requires a session_store",
+                hint="give the session one: session_store=FileSessionStore('sessions')",
+            )
+        await self.ready()
+        await self.book.load()
+        rounds = self.book.run(run_id)
+        if not rounds:
+            raise UnknownRunError(
+                f"no loop checkpoint found for run {run_id!r}",
+                hint="it never came to its first checkpoint, or it belongs to another session",
+            )
+        if rounds[-1].state is RoundState.FINAL:
+            raise UnknownRunError(
+                f"no loop checkpoint found for run {run_id!r}",
+                hint="it has ended with an answer; there is nothing left",
+            )
+        if self._run is not None and self._run.id == run_id:
+            raise UsageError(f"run {run_id!r} is going on", hint="wait for it")
+        receipt = await self.host.inbox.submit(
+            self.session_id,
+            f"Resume run {run_id}",
+            kind="system",
+            tenant=self.owner.tenant,
+            attachments=[{RESUME: run_id}],
+        )
+        return await self.wait(receipt.message_id)
+
+    async def compact(self) -> bool:
+        """Replace the older part of the conversation by a summary, when it is its turn. False: there is nothing old."""
+        await self.ready()
+        before = self.book.compaction
+        receipt = await self.host.inbox.submit(
+            self.session_id, "Compact", kind="system", tenant=self.owner.tenant, attachments=[{COMPACT: True}]
+        )
+        await self.wait(receipt.message_id)
+        return self.book.compaction is not before
+
+    async def save(self) -> None:
+        """Wait until everything is on disk. There is nothing else to do: every change is stored as it happens."""
+        await self.ready()
+        await self.book.committed()
+
+    async def history(self, conversation: int | None = None) -> list[Utterance]:
+        """What was said in this conversation: prompts, answers and results, as a model would hear it."""
+        await self.ready()
+        await self.book.load()
+        wanted = self.host.inbox.engine.conversation(self.owner) if conversation is None else conversation
+        return self.book.utterances(wanted)
+
+
+def _errand(turn: Turn, name: str) -> Any:
+    """What Laneway itself has sent a turn for; what a user sends never counts."""
+    for message in turn.messages:
+        for each in message.attachments if message.kind is MessageKind.SYSTEM else ():
+            if isinstance(each, dict) and name in each:
+                return each[name]
+    return None
+
+
+def _error_of(final: Final) -> LanewayError:
+    """The error of a message that got no answer."""
+    what = f"message {final.message_id} was {final.disposition}"
+    facts: dict[str, Any] = {"run_id": final.turn_id or "", "reason": final.reason}
+    if final.outcome is Outcome.INTERRUPTED or final.disposition is not MessageState.RAN:
+        return RunCancelledError(f"{what}: {final.reason}", **facts)
+    return RunFailedError(f"the run failed: {final.reason}", **facts)
+
+
+def _event_of(final: Final) -> EndEvent | ErrorEvent:
+    if final.outcome is Outcome.SUCCEEDED:
+        return EndEvent(text=final.answer or "")
+    error = _error_of(final)
+    return ErrorEvent(error=str(error), error_kind=error.code)
+
+
+def _end_event(run: Run, final: Final) -> EndEvent | ErrorEvent:
+    """What the run says of its end, if the inbox agrees."""
+    told = run.end_event()
+    if (final.outcome is Outcome.SUCCEEDED) == isinstance(told, EndEvent):
+        return told
+    return _event_of(final)

@@ -1,0 +1,126 @@
+"""Whoever watches: streams of the events of a session, or of the run that a message ends in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+from laneway.agent.results import RunResult
+from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, ReasoningDeltaEvent, TextDeltaEvent
+
+__all__ = ("AgentStream", "EventLog", "EventStream")
+
+DELTAS = (TextDeltaEvent, ReasoningDeltaEvent)
+
+
+class EventStream(AsyncIterator[AgentEvent]):
+    """Events in order. Pieces of text that nobody has read yet are joined, so a slow reader costs little memory.
+
+    Leaving it early changes nothing for what it watches.
+    """
+
+    def __init__(self, on_close: Callable[[EventStream], None], *, ends_with_run: bool) -> None:
+        self._on_close = on_close
+        self._ends_with_run = ends_with_run
+        self._buffer: deque[AgentEvent] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def push(self, event: AgentEvent) -> None:
+        """Deliver an event; after the end of its run nothing follows."""
+        if self._closed:
+            return
+        _append(self._buffer, event)
+        if self._ends_with_run and isinstance(event, EndEvent | ErrorEvent):
+            self.close()
+        self._wake()
+
+    def close(self) -> None:
+        """End the stream after what it still holds; a second time changes nothing."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)
+            self._wake()
+
+    async def aclose(self) -> None:
+        """Leave it; what it watches goes on."""
+        self._buffer.clear()
+        self.close()
+
+    async def __anext__(self) -> AgentEvent:
+        while not self._buffer:
+            if self._closed:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._buffer.popleft()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class AgentStream(EventStream):
+    """The events of the run that a message ends in. The message is sent when you begin to read.
+
+    It ends after `end` or `error`. Leaving it early leaves the run going. `message_id` and `run_id` are None until they
+    are known.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[AgentStream], Awaitable[None]],
+        finish: Callable[[AgentStream], Awaitable[RunResult]],
+        on_close: Callable[[EventStream], None],
+    ) -> None:
+        super().__init__(on_close, ends_with_run=True)
+        self._begin = begin
+        self._finish = finish
+        self._begun = False
+        self.message_id: str | None = None
+        self.run_id: str | None = None
+
+    def push(self, event: AgentEvent) -> None:
+        """Deliver an event."""
+        self.run_id = event.run_id or self.run_id
+        super().push(event)
+
+    async def __anext__(self) -> AgentEvent:
+        await self.start()
+        return await super().__anext__()
+
+    async def start(self) -> None:
+        """Send the message now, without waiting for the first event. A second time changes nothing."""
+        if not self._begun:
+            self._begun = True
+            await self._begin(self)
+
+    async def result(self) -> RunResult:
+        """Wait for the end of the run; what `send` would have returned or raised."""
+        await self.start()
+        return await self._finish(self)
+
+
+class EventLog:
+    """The events of a run so far, for those who begin to watch late; pieces of text are joined."""
+
+    def __init__(self) -> None:
+        self.events: list[AgentEvent] = []
+
+    def add(self, event: AgentEvent) -> None:
+        """One more."""
+        _append(self.events, event)
+
+
+def _append(events: list[AgentEvent] | deque[AgentEvent], event: AgentEvent) -> None:
+    """Add an event, or join a piece of text with the one before it."""
+    last = events[-1] if events else None
+    if isinstance(event, DELTAS) and isinstance(last, type(event)) and last.run_id == event.run_id:
+        events[-1] = replace(event, text=last.text + event.text)
+    else:
+        events.append(event)

@@ -1,0 +1,349 @@
+"""Making the calls that a model asks for: gates, ledger, lanes, and one result for each call, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from laneway.agent_events import (
+    PermissionDeniedEvent,
+    ToolEndEvent,
+    ToolOutputDeltaEvent,
+    ToolQueuedEvent,
+    ToolStartEvent,
+)
+from laneway.dialogue import Intent, ResultStatus, ToolCall, ToolContext, ToolOutput, ToolResult, ToolSpec
+from laneway.errors import (
+    JobCancelledError,
+    JobTimeoutError,
+    LanewayError,
+    StoreUnavailableError,
+    ToolArgumentsError,
+    describe,
+    text_of,
+)
+from laneway.kernel.ledger import Change, LedgerEntry, arguments_digest, key_of
+from laneway.kernel.permissions import Verdict, decide
+from laneway.records import Effect
+
+if TYPE_CHECKING:
+    from laneway.agent.loop import Run
+    from laneway.ports import Tool
+    from laneway.runtime.handles import Job
+
+__all__ = ("CallMaker", "within")
+
+_log = logging.getLogger("laneway")
+
+UNKNOWN = "[Unknown: it was cut off after it had begun; it may have had its effect. Look before you do it again.]"
+NOT_STARTED = "[Cancelled: the run was ended before this call started]"
+CUT_READ = "[Cancelled: the run was ended while this call ran]"
+_CHANGES = {
+    ResultStatus.UNKNOWN: Change.LOSE,
+    ResultStatus.TIMED_OUT: Change.LOSE,
+    ResultStatus.CANCELLED: Change.FAIL,
+    ResultStatus.ERROR: Change.FAIL,
+}
+"""What a result means for the ledger; every other one is a success."""
+
+
+class _Call:
+    """One call that is being made."""
+
+    __slots__ = ("arguments", "began_ms", "call", "cut", "ended", "entry", "job", "tool")
+
+    def __init__(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> None:
+        self.call = call
+        self.tool = tool
+        self.arguments = arguments
+        self.entry: LedgerEntry | None = None
+        self.job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None = None
+        self.ended: asyncio.Future[None] | None = None
+        self.began_ms = -1  # monotonic; negative until it has really started
+        self.cut = ""  # why it was told to end
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.tool.spec
+
+    @property
+    def has_effect(self) -> bool:
+        return self.spec.effect is not Effect.READ
+
+
+class CallMaker:
+    """Makes the calls of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._session = run.session
+        self._live: dict[str, _Call] = {}
+
+    @property
+    def active(self) -> tuple[ToolCall, ...]:
+        """The calls that run at this moment."""
+        return tuple(each.call for each in self._live.values() if each.began_ms >= 0)
+
+    # ---- a batch ----
+
+    async def make(self, calls: tuple[ToolCall, ...]) -> None:
+        """Make these calls together and wait for all of them; each has its result afterwards."""
+        launched = [each for call in calls if (each := await self._launch(call)) is not None]
+        if not launched:
+            return
+        try:
+            await self._ended(launched)
+        except asyncio.CancelledError:
+            await self._wind_down(launched)
+            raise
+
+    async def _launch(self, call: ToolCall) -> _Call | None:
+        """Through the gates and into its lane; None if it was refused and has its result."""
+        tool = self._session.toolbox.get(call.name)
+        if tool is None:
+            self._refuse(call, ResultStatus.ERROR, self._unknown_tool(call.name))
+            return None
+        try:
+            arguments = tool.check(call.arguments)
+        except ToolArgumentsError as error:
+            self._refuse(call, ResultStatus.ERROR, f"[Not run: {text_of(error)}]")
+            return None
+        reason = self._denial(tool, arguments)
+        if reason:
+            self._run.emit(PermissionDeniedEvent(tool_id=call.id, tool_name=call.name, args=arguments, reason=reason))
+            self._refuse(call, ResultStatus.DENIED, f"[Denied: {reason}]")
+            return None
+        each = _Call(call, tool, arguments)
+        lane = self._session.lane_of(tool.spec)
+        self._live[call.id] = each
+        self._run.emit(ToolQueuedEvent(tool_id=call.id, tool_name=call.name, lane=lane))
+        execute = functools.partial(self._execute, each, lane)
+        try:
+            each.job = self._submit(each, lane, execute)
+        except LanewayError as error:  # a lane that is full, or draining
+            del self._live[call.id]
+            self._refuse(call, ResultStatus.ERROR, f"[Not run: {text_of(error)}]")
+            return None
+        each.ended = self._run.loop.create_future()
+        each.job.add_done_callback(lambda _: self._settle(each))
+        return each
+
+    def _submit(
+        self, each: _Call, lane: str, execute: Callable[[int], Awaitable[ToolOutput]]
+    ) -> Job[ToolOutput] | asyncio.Task[ToolOutput]:
+        lanes = self._session.lanes
+        if lanes is not None:
+            payload = {"tool": each.call.name, "arguments": each.arguments, "call_id": each.call.id}
+            return lanes.submit_tool(each.spec, execute, lane=lane, payload=payload, label=each.call.name)
+        limit = each.spec.timeout_ms or self._session.settings.tool_timeout_ms
+        return self._run.loop.create_task(within(execute(1), limit), name=f"laneway-tool {each.call.name}")
+
+    def _denial(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
+        """Why a call may not be made; empty if it may."""
+        settings = self._session.settings
+        decision = decide(settings.permission_policy, tool.spec, arguments)
+        if decision.verdict is Verdict.ALLOW:
+            return ""
+        if decision.verdict is Verdict.DENY:
+            return decision.reason
+        return f"{decision.reason}, and nobody is there to ask"
+
+    def _unknown_tool(self, name: str) -> str:
+        return f"[Not run: there is no tool {name!r}; there are: {', '.join(self._session.toolbox) or 'none'}]"
+
+    def _refuse(self, call: ToolCall, status: ResultStatus, text: str) -> None:
+        result = ToolResult(call_id=call.id, name=call.name, output=text, status=status)
+        self._run.machine.result(result)
+        self.tell_end(result, 0)
+
+    # ---- one call ----
+
+    async def _execute(self, each: _Call, lane: str, attempt: int) -> ToolOutput:
+        """The slot is there: write down what is about to be done, then do it."""
+        call = each.call
+        if each.has_effect and each.entry is None:
+            await self._intend(each)
+        each.began_ms = self._run.now()
+        self._run.emit(
+            ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=lane, attempt=attempt)
+        )
+        return await each.tool.run(each.arguments, self._context(each, attempt))
+
+    def _context(self, each: _Call, attempt: int) -> ToolContext:
+        call, session = each.call, self._session
+
+        def report(text: str) -> None:
+            self._run.emit(ToolOutputDeltaEvent(tool_id=call.id, tool_name=call.name, text=text))
+
+        return replace(
+            session.tool_context,
+            run_id=self._run.id,
+            call_id=call.id,
+            key=self._key(call),
+            attempt=attempt,
+            report=report,
+        )
+
+    def _key(self, call: ToolCall) -> str:
+        one = self._run.machine.round
+        assert one is not None
+        return key_of(self._run.origin, one.number, call.id)
+
+    async def _intend(self, each: _Call) -> None:
+        """The intent of a call with side effects is on disk, with the answer that asks for it, before it starts."""
+        one = self._run.machine.round
+        assert one is not None
+        key = self._key(each.call)
+        entry = self._run.book.entries.get(key)
+        if entry is None:
+            entry = LedgerEntry(
+                owner=self._run.book.owner,
+                run_id=self._run.id,
+                number=one.number,
+                call_id=each.call.id,
+                tool=each.call.name,
+                effect=each.spec.effect,
+                key=key,
+                digest=arguments_digest(each.call.arguments),
+                arguments=each.call.arguments,
+                started_ms=self._run.wall(),
+                seq=self._run.book.next_seq(),
+            )
+        else:
+            entry = entry.change(Change.REPEAT, now_ms=self._run.wall())
+        self._run.book.keep_unsaved()
+        self._run.book.keep(one)
+        self._run.book.keep(entry)
+        await self._run.book.committed()
+        each.entry = entry
+
+    # ---- ends ----
+
+    async def _ended(self, launched: list[_Call]) -> None:
+        """Wait until all have ended; on done callbacks, so that the turn lends nothing meanwhile."""
+        for each in launched:
+            if each.ended is not None:
+                await asyncio.shield(each.ended)
+
+    def _settle(self, each: _Call) -> None:
+        """A call has ended: its result, its ledger entry, and whoever watches."""
+        self._live.pop(each.call.id, None)
+        assert each.ended is not None
+        each.ended.set_result(None)
+        result = self._result_of(each)
+        self._run.machine.result(result)
+        took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
+        if each.entry is None:
+            self.tell_end(result, took)
+            return
+        one = self._run.machine.round
+        assert one is not None
+        self._run.book.end_entry(each.entry, _CHANGES.get(result.status, Change.SUCCEED), _reason_of(result))
+        self._run.book.keep(one)
+        self._run.after_commit(functools.partial(self.tell_end, result, took))
+
+    def tell_end(self, result: ToolResult, took: int) -> None:
+        """One call has ended."""
+        self._run.emit(
+            ToolEndEvent(
+                tool_id=result.call_id,
+                tool_name=result.name,
+                tool_output=result.output,
+                status=result.status,
+                exit_code=result.exit_code,
+                artifact=result.artifact,
+                duration_ms=took,
+            )
+        )
+
+    def _result_of(self, each: _Call) -> ToolResult:
+        result = functools.partial(ToolResult, call_id=each.call.id, name=each.call.name)
+        try:
+            output = _value_of(each.job)
+        except (asyncio.CancelledError, JobCancelledError) as error:
+            return self._cut_result(each, each.cut or text_of(error))
+        except (JobTimeoutError, TimeoutError) as error:
+            note = " It may have had its effect: look before you do it again." if each.has_effect else ""
+            return result(
+                output=f"[Timed out: {text_of(error) or 'it ran too long'}.{note}]", status=ResultStatus.TIMED_OUT
+            )
+        except StoreUnavailableError as error:
+            if each.began_ms < 0:
+                return result(output=f"[Not run: {text_of(error)}]", status=ResultStatus.ERROR)
+            return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is told to the model
+            _log.info("tool %s failed: %s", each.call.name, describe(error))
+            return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
+        return result(
+            output=output.text,
+            status=ResultStatus.ERROR if output.is_error else ResultStatus.OK,
+            exit_code=output.exit_code,
+            artifact=output.artifact,
+        )
+
+    def _cut_result(self, each: _Call, reason: str) -> ToolResult:
+        started = each.began_ms >= 0
+        if started and each.has_effect:
+            status, text = ResultStatus.UNKNOWN, UNKNOWN
+        else:
+            status, text = ResultStatus.CANCELLED, CUT_READ if started else NOT_STARTED
+        if not each.cut and reason:  # its own lane has ended it
+            text = f"{text[:-1]} ({reason})]"
+        return ToolResult(call_id=each.call.id, name=each.call.name, output=text, status=status)
+
+    async def _wind_down(self, launched: list[_Call]) -> None:
+        """The run is being ended: cancel what runs, but for what may not be interrupted, and wait for it."""
+        for each in launched:
+            if each.job is not None and not each.job.done() and (each.spec.interruptible or each.began_ms < 0):
+                each.cut = "the run was ended"
+                each.job.cancel(each.cut)
+        while self._live:
+            with contextlib.suppress(asyncio.CancelledError):  # whoever cannot wait fences the turn
+                await self._ended(launched)
+
+    # ---- after a crash ----
+
+    async def reconcile(self, call: ToolCall, tool: Tool, arguments: dict[str, Any], key: str) -> ToolOutput | None:
+        """Ask a tool what became of a call that was cut off; None when it cannot say."""
+        intent = Intent(run_id=self._run.id, call_id=call.id, tool=call.name, arguments=arguments, key=key)
+        context = replace(self._session.tool_context, run_id=self._run.id, call_id=call.id, key=key)
+        try:
+            return await tool.reconcile(intent, context)
+        except Exception as error:  # noqa: BLE001 - a tool that cannot say is one that does not know
+            _log.warning("tool %s could not say what became of %s: %s", call.name, call.id, describe(error))
+            return None
+
+
+async def within(work: Awaitable[ToolOutput], limit_ms: int | None) -> ToolOutput:
+    """Do it, and give up after the limit."""
+    if limit_ms is None:
+        return await work
+    try:
+        async with asyncio.timeout(limit_ms / 1000) as limit:
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"it ran longer than {limit_ms} ms") from None
+        raise
+
+
+def _reason_of(result: ToolResult) -> str:
+    return "" if result.status is ResultStatus.OK else result.output[:200]
+
+
+def _value_of(job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None) -> ToolOutput:
+    """The value of something that has ended, or its error."""
+    assert job is not None
+    if isinstance(job, asyncio.Task):
+        return job.result()
+    try:
+        job.__await__().send(None)
+    except StopIteration as ended:
+        output: ToolOutput = ended.value
+        return output
+    raise AssertionError("it has not ended")
