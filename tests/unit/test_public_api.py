@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -28,8 +29,32 @@ def test_all_is_a_sorted_tuple() -> None:
 
 
 def test_all_is_what_can_be_imported() -> None:
-    own = {name for name, thing in vars(laneway).items() if not name.startswith("_") and not inspect.ismodule(thing)}
-    assert own == set(laneway.__all__)
+    assert [name for name in laneway.__all__ if getattr(laneway, name, None) is None] == []
+    assert set(laneway.__all__) <= set(dir(laneway))
+
+
+def test_type_checkers_are_told_where_each_name_is_loaded_from() -> None:
+    tree = ast.parse(Path(str(inspect.getfile(laneway))).read_text(encoding="utf-8"))
+    told = {
+        alias.name: str(node.module).removeprefix("laneway.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told == laneway._HOMES  # noqa: SLF001 - the table is what this is about
+    assert set(told) == set(laneway.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'laneway' has no attribute 'Lane'"):
+        _ = laneway.Lane  # type: ignore[attr-defined]
+
+
+def test_modules_that_people_look_into_are_there_without_being_imported() -> None:
+    code = (
+        "import laneway; print(laneway.errors.REACTIONS and laneway.events.EVENT_TYPES and laneway.stores.open_store)"
+    )
+    assert "open_store" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
 
 
 def test_every_error_is_exported() -> None:
@@ -68,11 +93,19 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in events.EVENT_TYPES if name not in text] == []
 
 
-def test_importing_laneway_is_light() -> None:
-    code = "import sys, laneway; print(*sorted(sys.modules), sep='\\n')"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    found = [name for name in HEAVY if name in loaded]
-    assert found == []
+def loaded_by(statement: str) -> list[str]:
+    """The modules that are there after a statement and were not before."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_importing_laneway_loads_nothing_else() -> None:
+    assert loaded_by("import laneway") == ["laneway"]
+
+
+def test_importing_the_lanes_is_light() -> None:
+    loaded = loaded_by("from laneway import Inbox, Lanes")
+    assert [name for name in HEAVY if name in loaded] == []
 
 
 def test_the_package_says_that_it_is_typed() -> None:
