@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +32,13 @@ from laneway.models.adapter import ProviderModel
 from tests.openai_stage import Exchange, OpenAIStage, Play, cut, fade, hold, raw, refuse, slow, text, tools
 
 KEY = "sk-very-secret"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    """Import what the models need before a test is timed."""
+    for name in ("openai/x", "anthropic/x", "google/x"):
+        open_model(name, providers={name.partition("/")[0]: ProviderSettings(api_key=KEY)})
 
 
 @asynccontextmanager
@@ -125,8 +132,7 @@ async def test_reasoning_is_streamed_kept_and_sent_back_where_it_came_from() -> 
         pieces = await chunks(model)
         whole = pieces[-1]
         assert isinstance(whole, Answer)
-        stored = Answer(text=whole.text, reasoning=whole.reasoning, opaque=json.loads(json.dumps(whole.opaque)))
-        await chunks(model, asked(Prompt(text="go"), stored, Prompt(text="sure?")))
+        await chunks(model, asked(Prompt(text="go"), stored(whole), Prompt(text="sure?")))
     assert [each.text for each in pieces if isinstance(each, ReasoningChunk)] == ["two and ", "two"]
     assert (whole.reasoning, whole.text) == ("two and two", "four")
     assert "two and two" not in json.dumps(whole.opaque)
@@ -232,8 +238,9 @@ async def test_a_provider_that_is_down_can_be_asked_again(status: int) -> None:
         assert (await answer(model)).text == "back"
 
 
-async def test_a_provider_that_is_down_for_a_known_time_says_so() -> None:
-    async with on_stage(refuse(503, {"retry-after": "7"})) as (model, _):
+@pytest.mark.parametrize("status", [500, 503, 529])
+async def test_a_provider_that_is_down_for_a_known_time_says_so(status: int) -> None:
+    async with on_stage(refuse(status, {"retry-after": "7"})) as (model, _):
         with pytest.raises(ModelLimitedError) as caught:
             await chunks(model)
     assert caught.value.retry_after_ms == 7_000
@@ -358,7 +365,6 @@ async def test_cancelling_a_call_closes_the_connection_at_once() -> None:
             await task
         async with asyncio.timeout(5):
             await stage.exchanges[0].gone.wait()
-        gc.collect()
 
 
 async def test_a_call_can_be_cancelled_before_the_first_byte() -> None:
@@ -479,14 +485,23 @@ CALLED = (
 
 
 @asynccontextmanager
-async def claude(*plays: Play) -> AsyncIterator[tuple[ProviderModel, OpenAIStage]]:
+async def at_root(name: str, *plays: Play, kind: str | None = None) -> AsyncIterator[tuple[ProviderModel, OpenAIStage]]:
     async with OpenAIStage(*plays) as stage:
-        given = ProviderSettings(base_url=stage.root, api_key=KEY)
-        model = open_model("anthropic/claude-test", providers={"anthropic": given})
+        given = ProviderSettings(base_url=stage.root, api_key=KEY, kind=kind)
+        model = open_model(name, providers={name.partition("/")[0]: given})
         try:
             yield model, stage
         finally:
             await model.aclose()
+
+
+def claude(*plays: Play) -> AbstractAsyncContextManager[tuple[ProviderModel, OpenAIStage]]:
+    return at_root("anthropic/claude-test", *plays)
+
+
+def stored(said: Answer) -> Answer:
+    """An answer as a store gives it back."""
+    return replace(said, opaque=json.loads(json.dumps(said.opaque)))
 
 
 async def test_signed_reasoning_of_anthropic_goes_back_with_its_signature() -> None:
@@ -497,13 +512,7 @@ async def test_signed_reasoning_of_anthropic_goes_back_with_its_signature() -> N
         assert (first.usage.cache_read_tokens, first.usage.cache_write_tokens) == (5, 3)
         assert first.usage.output_tokens == 9
         result = ToolResult(call_id="toolu_1", name="read", output="no", status=ResultStatus.DENIED)
-        kept = Answer(
-            text=first.text,
-            reasoning=first.reasoning,
-            calls=first.calls,
-            opaque=json.loads(json.dumps(first.opaque)),
-        )
-        await chunks(model, asked(Prompt(text="go"), kept, Results(results=(result,)), Prompt(text="hurry")))
+        await chunks(model, asked(Prompt(text="go"), stored(first), Results(results=(result,)), Prompt(text="hurry")))
     assert stage.requests[0].path.startswith("/v1/messages")
     _, assistant, told = stage.requests[1].messages
     assert [each["type"] for each in assistant["content"]] == ["thinking", "text", "tool_use"]
@@ -535,3 +544,98 @@ async def test_faults_of_anthropic_are_told_apart(status: int, kind: str, expect
             await chunks(model)
     assert type(caught.value) is expected
     assert len(stage.requests) == 1
+
+
+# --- Google, and OpenAI's newer language ------------------------------------------------------------------------------
+
+
+def google(*parts: dict[str, Any], whole: bool = True) -> Play:
+    """A stream of Google: a chunk for each part."""
+
+    async def play(exchange: Exchange) -> None:
+        for part in parts:
+            told: dict[str, Any] = {"content": {"role": "model", "parts": [part]}}
+            if whole and part is parts[-1]:
+                told["finishReason"] = "STOP"
+            usage = {"promptTokenCount": 12, "candidatesTokenCount": 3, "totalTokenCount": 15}
+            await exchange.event({"candidates": [told], "modelVersion": "gemini-test", "usageMetadata": usage})
+        await exchange.end(finish=None, usage=None)
+
+    return play
+
+
+async def test_signed_calls_of_google_go_back_with_their_signature() -> None:
+    called = {"functionCall": {"name": "read", "args": {"path": "a"}}, "thoughtSignature": "U0lHTkVE"}
+    first_play = google({"text": "hm", "thought": True}, called)
+    async with at_root("google/gemini-test", first_play, google({"text": "done"})) as (model, stage):
+        first = await answer(model, asked(Prompt(text="go"), system="Be brief."))
+        assert (first.reasoning, first.calls[0].arguments) == ("hm", '{"path":"a"}')
+        assert (first.usage.input_tokens, first.usage.output_tokens) == (12, 3)
+        result = ToolResult(call_id=first.calls[0].id, name="read", output="no", status=ResultStatus.ERROR)
+        second = await answer(model, asked(Prompt(text="go"), stored(first), Results(results=(result,))))
+    assert second.text == "done"
+    _, said, told = stage.requests[1].body["contents"]
+    assert said["parts"][-1]["thoughtSignature"] == "U0lHTkVE"
+    assert told["parts"][0]["functionResponse"]["response"] == {"error": "no"}
+
+
+async def test_a_stream_of_google_that_ends_early_is_cut() -> None:
+    async with at_root("google/gemini-test", google({"text": "half"}, whole=False)) as (model, _):
+        with pytest.raises(ModelUnavailableError, match="cut"):
+            await chunks(model)
+
+
+def responses(*, whole: bool = True) -> Play:
+    """A stream of OpenAI's responses: sealed reasoning and a call."""
+    reasoning = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "SEALED"}
+    calling = {"id": "fc_1", "type": "function_call", "call_id": "call_a", "name": "read", "arguments": ""}
+    called = {**calling, "arguments": '{"path":"a"}', "status": "completed"}
+    begun = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-test", "output": [], "tools": []}
+    usage = {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13, "input_tokens_details": {"cached_tokens": 2}}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**begun, "status": "in_progress"}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**reasoning, "encrypted_content": ""}},
+        {"type": "response.output_item.done", "output_index": 0, "item": reasoning},
+        {"type": "response.output_item.added", "output_index": 1, "item": calling},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "item_id": "fc_1", "delta": '{"path"'},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "item_id": "fc_1", "delta": ':"a"}'},
+        {"type": "response.output_item.done", "output_index": 1, "item": called},
+    ]
+    ended = {**begun, "status": "completed", "output": [reasoning, called], "usage": usage}
+    if whole:
+        events.append({"type": "response.completed", "response": ended})
+
+    async def play(exchange: Exchange) -> None:
+        for number, event in enumerate(events):
+            await exchange.event({**event, "sequence_number": number}, name=event["type"])
+        await exchange.end(finish=None, usage=None)
+
+    return play
+
+
+async def test_sealed_reasoning_of_openai_goes_back_before_its_call() -> None:
+    async with at_root("openai/gpt-5", responses(), responses(), kind="openai-responses") as (model, stage):
+        first = await answer(model)
+        assert first.calls == (ToolCall(id="call_a", name="read", arguments='{"path":"a"}'),)
+        assert (first.usage.input_tokens, first.usage.cache_read_tokens) == (9, 2)
+        result = ToolResult(call_id="call_a", name="read", output="fine")
+        await chunks(model, asked(Prompt(text="go"), stored(first), Results(results=(result,))))
+    _, reasoning, called, told = stage.requests[1].body["input"]
+    assert (reasoning["type"], reasoning["encrypted_content"]) == ("reasoning", "SEALED")
+    assert (called["type"], called["call_id"], called["id"]) == ("function_call", "call_a", "fc_1")
+    assert (told["type"], told["call_id"], told["output"]) == ("function_call_output", "call_a", "fine")
+
+
+async def test_a_stream_of_responses_that_ends_early_is_cut() -> None:
+    async with at_root("openai/gpt-5", responses(whole=False), kind="openai-responses") as (model, _):
+        with pytest.raises(ModelUnavailableError, match="cut"):
+            await chunks(model)
+
+
+async def test_what_one_provider_sealed_is_not_sent_to_another() -> None:
+    async with claude(anthropic(THOUGHT, SAID)) as (model, _):
+        said = stored(await answer(model))
+    async with on_stage() as (other, stage):
+        await chunks(other, asked(Prompt(text="go"), said, Prompt(text="and?")))
+    assert "SIGNED" not in json.dumps(stage.requests[0].body)
+    assert "I look." in json.dumps(stage.requests[0].body)
