@@ -7,6 +7,30 @@ name goes to three places below: the imports that type checkers read, `__all__`,
 TYPE_CHECKING = False  # what type checkers take for True; `typing` itself is not needed here
 
 if TYPE_CHECKING:
+    from laneway.agent import (
+        AgentStream,
+        AsyncAgent,
+        AsyncSession,
+        EventStream,
+        RunInfo,
+        RunResult,
+    )
+    from laneway.agent_events import (
+        AgentEvent,
+    )
+    from laneway.dialogue import (
+        Answer,
+        ModelRequest,
+        Prompt,
+        Results,
+        ResultStatus,
+        ToolCall,
+        ToolContext,
+        ToolOutput,
+        ToolResult,
+        ToolSpec,
+        Usage,
+    )
     from laneway.errors import (
         ApprovalExpiredError,
         ClosedError,
@@ -31,25 +55,43 @@ if TYPE_CHECKING:
         LanewayError,
         MailboxFullError,
         MessageStateError,
+        ModelError,
+        ModelLimitedError,
+        ModelUnavailableError,
         PermissionDeniedError,
+        RealModelForbiddenError,
         RetryLater,
+        RunCancelledError,
+        RunFailedError,
         StoreCorruptError,
         StoreInUseError,
         StoreUnavailableError,
         StoreVersionError,
+        ToolArgumentsError,
         UnavailableError,
         UnknownHandlerError,
         UnknownJobError,
         UnknownLaneError,
         UnknownMessageError,
+        UnknownRunError,
         UnknownStoreError,
         UnstorableError,
         UsageError,
         WaitTimeoutError,
         WrongThreadError,
     )
-    from laneway.inbox import Inbox
-    from laneway.lanes import JobOptions, Lanes, LaneScope
+    from laneway.inbox import (
+        Inbox,
+    )
+    from laneway.kernel.ledger import (
+        LedgerEntry,
+        LedgerState,
+    )
+    from laneway.lanes import (
+        JobOptions,
+        Lanes,
+        LaneScope,
+    )
     from laneway.mail import (
         Approval,
         ApprovalState,
@@ -75,7 +117,21 @@ if TYPE_CHECKING:
         StoryStep,
         TurnState,
     )
-    from laneway.ports import History, Store
+    from laneway.options import (
+        LaneHandlerConfig,
+        PermissionPolicy,
+        PriorityBoostConfig,
+        RateLimitConfig,
+        RetryPolicyConfig,
+        SessionOptions,
+        SessionQueueConfig,
+    )
+    from laneway.ports import (
+        History,
+        Model,
+        Store,
+        Tool,
+    )
     from laneway.records import (
         Boost,
         BoostStep,
@@ -98,20 +154,56 @@ if TYPE_CHECKING:
         Stats,
         WaitReason,
     )
-    from laneway.runtime.dead_letters import DeadLetters
-    from laneway.runtime.handles import Job, Slot
-    from laneway.runtime.signals import AbortSignal
-    from laneway.runtime.subscriptions import Subscription
-    from laneway.runtime.turns import Child, Turn
-    from laneway.system import FixedClock, HostEnv, SequentialIdGenerator
+    from laneway.runtime.dead_letters import (
+        DeadLetters,
+    )
+    from laneway.runtime.handles import (
+        Job,
+        Slot,
+    )
+    from laneway.runtime.signals import (
+        AbortSignal,
+    )
+    from laneway.runtime.subscriptions import (
+        Subscription,
+    )
+    from laneway.runtime.turns import (
+        Child,
+        Turn,
+    )
+    from laneway.stores.sessions import (
+        FileSessionStore,
+        MemorySessionStore,
+        SqliteSessionStore,
+    )
+    from laneway.sync import (
+        Agent,
+        RunStream,
+        Session,
+    )
+    from laneway.system import (
+        FixedClock,
+        HostEnv,
+        SequentialIdGenerator,
+    )
+    from laneway.tools import (
+        Toolbox,
+        tool,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = (
     "AbortSignal",
+    "Agent",
+    "AgentEvent",
+    "AgentStream",
+    "Answer",
     "Approval",
     "ApprovalExpiredError",
     "ApprovalState",
+    "AsyncAgent",
+    "AsyncSession",
     "Boost",
     "BoostStep",
     "Child",
@@ -126,8 +218,10 @@ __all__ = (
     "Drop",
     "DuplicateJobError",
     "Effect",
+    "EventStream",
     "Explanation",
     "FencedError",
+    "FileSessionStore",
     "Final",
     "FixedClock",
     "GiveUp",
@@ -154,35 +248,61 @@ __all__ = (
     "LaneConfig",
     "LaneCycleError",
     "LaneFullError",
+    "LaneHandlerConfig",
     "LaneMetrics",
     "LaneScope",
     "LaneStats",
     "Lanes",
     "LanewayError",
+    "LedgerEntry",
+    "LedgerState",
     "MailboxFullError",
+    "MemorySessionStore",
     "Message",
     "MessageKind",
     "MessageState",
     "MessageStateError",
     "Mode",
+    "Model",
+    "ModelError",
+    "ModelLimitedError",
+    "ModelRequest",
+    "ModelUnavailableError",
     "OnCrash",
     "Outcome",
     "PendingMessage",
     "PermissionDeniedError",
+    "PermissionPolicy",
     "Priority",
+    "PriorityBoostConfig",
+    "Prompt",
     "QueueOptions",
     "QueueSettings",
     "RateLimit",
+    "RateLimitConfig",
+    "RealModelForbiddenError",
     "Receipt",
+    "ResultStatus",
+    "Results",
     "RetryLater",
     "RetryPolicy",
+    "RetryPolicyConfig",
     "Route",
+    "RunCancelledError",
+    "RunFailedError",
+    "RunInfo",
+    "RunResult",
+    "RunStream",
     "Schedule",
     "Sender",
     "SequentialIdGenerator",
+    "Session",
+    "SessionOptions",
+    "SessionQueueConfig",
     "SessionView",
     "Slot",
     "Snapshot",
+    "SqliteSessionStore",
     "Stats",
     "Stopped",
     "Store",
@@ -193,6 +313,14 @@ __all__ = (
     "Story",
     "StoryStep",
     "Subscription",
+    "Tool",
+    "ToolArgumentsError",
+    "ToolCall",
+    "ToolContext",
+    "ToolOutput",
+    "ToolResult",
+    "ToolSpec",
+    "Toolbox",
     "Turn",
     "TurnState",
     "UnavailableError",
@@ -200,34 +328,49 @@ __all__ = (
     "UnknownJobError",
     "UnknownLaneError",
     "UnknownMessageError",
+    "UnknownRunError",
     "UnknownStoreError",
     "UnstorableError",
+    "Usage",
     "UsageError",
     "WaitReason",
     "WaitTimeoutError",
     "WrongThreadError",
+    "tool",
 )
 
 _HOMES = {
     name: module
     for module, names in {
+        "agent": "AgentStream AsyncAgent AsyncSession EventStream RunInfo RunResult",
+        "agent_events": "AgentEvent",
+        "dialogue": (
+            "Answer ModelRequest Prompt Results ResultStatus ToolCall ToolContext ToolOutput ToolResult ToolSpec Usage"
+        ),
         "errors": (
             "ApprovalExpiredError ClosedError ConfigError ConflictError DeniedError DrainingError "
             "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
             "JobTimeoutError LaneCycleError LaneFullError LanewayError MailboxFullError MessageStateError "
-            "PermissionDeniedError RetryLater StoreCorruptError StoreInUseError StoreUnavailableError "
-            "StoreVersionError UnavailableError UnknownHandlerError UnknownJobError UnknownLaneError "
-            "UnknownMessageError UnknownStoreError UnstorableError UsageError WaitTimeoutError WrongThreadError"
+            "ModelError ModelLimitedError ModelUnavailableError PermissionDeniedError RealModelForbiddenError "
+            "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
+            "StoreVersionError ToolArgumentsError UnavailableError UnknownHandlerError UnknownJobError "
+            "UnknownLaneError UnknownMessageError UnknownRunError UnknownStoreError UnstorableError UsageError "
+            "WaitTimeoutError WrongThreadError"
         ),
         "inbox": "Inbox",
+        "kernel.ledger": "LedgerEntry LedgerState",
         "lanes": "JobOptions Lanes LaneScope",
         "mail": (
             "Approval ApprovalState Drop Final HistoryEntry Message MessageKind MessageState Mode OnCrash Outcome "
             "PendingMessage QueueOptions QueueSettings Receipt Route Schedule Sender SessionView Stopped Story "
             "StoryStep TurnState"
         ),
-        "ports": "History Store",
+        "options": (
+            "LaneHandlerConfig PermissionPolicy PriorityBoostConfig RateLimitConfig RetryPolicyConfig "
+            "SessionOptions SessionQueueConfig"
+        ),
+        "ports": "History Model Store Tool",
         "records": (
             "Boost BoostStep DeadLetter DrainReport Effect Explanation Group HistogramStats JobId JobInfo "
             "JobState LaneConfig LaneMetrics LaneStats Priority RateLimit RetryPolicy Snapshot Stats WaitReason"
@@ -237,13 +380,16 @@ _HOMES = {
         "runtime.signals": "AbortSignal",
         "runtime.subscriptions": "Subscription",
         "runtime.turns": "Child Turn",
+        "stores.sessions": "FileSessionStore MemorySessionStore SqliteSessionStore",
+        "sync": "Agent RunStream Session",
         "system": "FixedClock HostEnv SequentialIdGenerator",
+        "tools": "tool Toolbox",
     }.items()
     for name in names.split()
 }
 """Where each public name is at home."""
 
-_PARTS = frozenset({"errors", "events", "stores"})
+_PARTS = frozenset({"agent_events", "errors", "events", "models", "stores", "tools"})
 """Modules that are there without being imported by name."""
 
 

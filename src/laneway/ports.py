@@ -49,6 +49,9 @@ class History(Protocol):
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
 
+    async def states_by_id(self, kind: str, row_ids: Sequence[str]) -> list[StateRow | None]:
+        """One state row for each id, in their order; None where there is none."""
+
     async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
         """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
 

@@ -65,10 +65,10 @@ class AsyncAgent:
     @classmethod
     def create(cls, source: str | os.PathLike[str], **overrides: Any) -> Self:
         """An agent from a file (HCL, YAML or TOML), or from the text of one."""
-        from laneway.agent.files import options_of
+        from laneway.agent.files import arguments_of
         from laneway.config import load_agent  # files are read by those who have one
 
-        return cls(**{**options_of(load_agent(source, environ=os.environ)), **overrides})
+        return cls(**{**arguments_of(load_agent(source, environ=os.environ), os.environ), **overrides})
 
     # ---- sessions ----
 

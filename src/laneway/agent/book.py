@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from laneway.dialogue import Utterance
 from laneway.kernel.checkpoints import (
+    BLOB,
     Compaction,
     Sealed,
     blobs_of,
@@ -39,6 +40,7 @@ class Book:
         self._engine = engine
         self.owner = owner
         self.rounds: list[Round] = []
+        self._runs: dict[str, list[Round]] = {}
         self.entries: dict[str, LedgerEntry] = {}  # the newest of each key
         self.compaction: Compaction | None = None
         self.is_loaded = False
@@ -55,7 +57,8 @@ class Book:
         rows = await _all_states(history, self.owner, "round")
         compactions = await _all_states(history, self.owner, "compaction")
         blobs = await self._load_blobs(history, [*rows, *compactions[-1:]])
-        self.rounds = [decode(row, blobs.get) for row in rows]
+        for row in rows:
+            self._add(decode(row, blobs.get))
         for row in await _all_states(history, self.owner, INTENT):
             entry = decode_entry(row)
             self.entries[entry.key] = entry
@@ -64,12 +67,9 @@ class Book:
         self.is_loaded = True
 
     async def _load_blobs(self, history: History, rows: Iterable[StateRow]) -> dict[str, str]:
-        wanted = dict.fromkeys(name for row in rows for name in blobs_of(row))
-        found: dict[str, str] = {}
-        for name in wanted:
-            row = await history.state("blob", name)
-            if row is not None:
-                found[name] = row.body
+        wanted = list(dict.fromkeys(name for row in rows for name in blobs_of(row)))
+        stored = await history.states_by_id(BLOB, wanted) if wanted else []
+        found = {name: row.body for name, row in zip(wanted, stored, strict=True) if row is not None}
         self._blobs |= set(found)
         return found
 
@@ -102,7 +102,11 @@ class Book:
 
     def run(self, run_id: str) -> list[Round]:
         """The rounds of one run, in order."""
-        return [one for one in self.rounds if one.run_id == run_id]
+        return list(self._runs.get(run_id, ()))
+
+    def _add(self, one: Round) -> None:
+        self.rounds.append(one)
+        self._runs.setdefault(one.run_id, []).append(one)
 
     def unfinished(self, messages: Iterable[str]) -> list[Round]:
         """The rounds of the newest run over these messages, if it has not come to its end."""
@@ -119,7 +123,7 @@ class Book:
         if isinstance(thing, Round):
             if not thing.seq:
                 thing.seq = self._engine.store.next_seq()
-                self.rounds.append(thing)
+                self._add(thing)
             row, blobs = encode(thing, self.owner)
         elif isinstance(thing, LedgerEntry):
             self.entries[thing.key] = thing

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from laneway.errors import ClosedError
 from laneway.inbox import Inbox
 from laneway.mail import Final, OnCrash
 from laneway.records import LaneConfig
@@ -66,7 +67,6 @@ class Host:
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
         self._opening: asyncio.Task[None] | None = None
-        self._users = 0
         engine = self.inbox.engine
         engine.attends = lambda owner: _key(owner.tenant, owner.session) in self.sessions
         engine.on_settled = self._settled
@@ -94,15 +94,17 @@ class Host:
     def use(self, session: AsyncSession) -> None:
         """A session lives here from now on: its turns may begin."""
         self.sessions[session.key] = session
-        self._users += 1
         if self.is_open:
             self.inbox.engine.attend(session.owner)
 
-    async def leave(self, session: AsyncSession) -> None:
-        """A session is closed; the last one closes the host."""
-        if self.sessions.get(session.key) is not session:
-            return
-        del self.sessions[session.key]
+    def leave(self, session: AsyncSession) -> None:
+        """A session is being closed: its turns wait from now on until it is opened again."""
+        if self.sessions.get(session.key) is session:
+            del self.sessions[session.key]
+            self.inbox.engine.dismiss(session.owner, ClosedError(opened=True, what="session"))
+
+    async def close_if_empty(self) -> None:
+        """The last session that is closed closes the host."""
         if not self.sessions:
             _forget(self)
             if self._opening is not None:

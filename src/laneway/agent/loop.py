@@ -71,6 +71,7 @@ __all__ = ("Run",)
 _log = logging.getLogger("laneway")
 
 MODEL_RETRIES_MS = (500, 2_000, 8_000)
+CHARS_PER_TOKEN = 4  # about
 KEEP_ROUNDS = 2  # what compaction leaves as it is
 SUMMARY_SYSTEM = (
     "Summarise the conversation so far for the agent that goes on with it: what the user wants, what was done and found"
@@ -347,8 +348,14 @@ class Run:
             await self._compact()
 
     def _tokens(self) -> int:
-        """About how many tokens the next request has."""
-        return sum(len(str(each)) for each in self._said()) // 4
+        """About how many tokens the next request has: what the provider counted last, and what was said since."""
+        said = self._said()
+        since = 0
+        for each in reversed(said):
+            if isinstance(each, Answer) and each.usage.total_tokens:
+                return each.usage.total_tokens + since // CHARS_PER_TOKEN
+            since += len(str(each))
+        return since // CHARS_PER_TOKEN
 
     async def _compact(self) -> bool:
         """Replace the older part of the conversation by a summary; messages that steer are held meanwhile."""
@@ -358,7 +365,7 @@ class Run:
         upto = own[-1] if own else old[-1] if old else None
         if upto is None or (book.compaction is not None and book.compaction.upto_seq >= upto.seq):
             return False
-        before = self._said()
+        before, tokens = self._said(), self._tokens()
         self._phase(TurnState.COMPACTING)
         try:
             answer = await self._ask(purpose="summary")
@@ -379,7 +386,7 @@ class Run:
         self.machine.leave_out(upto.seq)
         percent = 0
         if self.session.model.context_tokens:
-            percent = min(100, 100 * sum(len(str(each)) for each in before) // 4 // self.session.model.context_tokens)
+            percent = min(100, 100 * tokens // self.session.model.context_tokens)
         self.emit(
             ContextCompactedEvent(before_messages=len(before), after_messages=len(self._said()), percent_before=percent)
         )
@@ -460,12 +467,13 @@ class Run:
             call = step.call
             if step.action is Action.GONE:
                 self._told(call, GONE.format(name=call.name), ResultStatus.ERROR)
-            elif step.action in (Action.UNKNOWN, Action.RECONCILE):
-                if step.entry is None or not await self._reconciled(call, step.action, step.key):
-                    unknown.append(call.id)
-                    self._told(call, RESUMED_UNKNOWN, ResultStatus.UNKNOWN)
-                    if step.entry is not None and step.entry.state is LedgerState.INTENDED:
-                        self.book.end_entry(step.entry, Change.LOSE, "the process ended while it ran")
+            elif step.entry is not None and step.action in (Action.UNKNOWN, Action.RECONCILE):
+                if await self._reconciled(call, step.action, step.key):
+                    continue
+                unknown.append(call.id)
+                self._told(call, RESUMED_UNKNOWN, ResultStatus.UNKNOWN)
+                if step.entry.state is LedgerState.INTENDED:
+                    self.book.end_entry(step.entry, Change.LOSE, "the process ended while it ran")
         for call in last.answer.calls:
             last.results.setdefault(call.id, mine.results.get(call.id) or open_result(call))
         last.state = RoundState.CUT

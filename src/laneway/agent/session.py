@@ -174,16 +174,24 @@ class AsyncSession(DirectTools, Reports):
             await self._end_run()
             if self.lanes is not None:
                 await self.lanes.close()
-            await self.host.leave(self)
+            await self.host.close_if_empty()
         for stream in [*self._watchers, *(one for many in self._waiting.values() for one in many)]:
             stream.close()
         self._agent.forget(self)
 
     async def _end_run(self) -> None:
-        run = self._run
-        if run is not None:
+        """End what runs. What a store keeps goes on when the session is opened again; without one it ends here."""
+        run, paused = self._run, self._paused
+        if self._store is None:
+            for each in self.host.inbox.pending(self.session_id, tenant=self.owner.tenant):
+                await self.host.inbox.withdraw(each.id, "the session was closed")
             await self.host.inbox.cancel(self.session_id, "the session was closed", tenant=self.owner.tenant)
+        self.host.leave(self)
+        if paused is not None:
+            self.resume()
+        if run is not None:
             await run.ended.wait()
+        await self.book.committed()
 
     async def __aenter__(self) -> Self:
         return await self.ready()

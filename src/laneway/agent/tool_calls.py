@@ -55,13 +55,14 @@ _CHANGES = {
 class _Call:
     """One call that is being made."""
 
-    __slots__ = ("arguments", "began_ms", "call", "cut", "ended", "entry", "job", "tool")
+    __slots__ = ("arguments", "began_ms", "call", "cut", "ended", "entry", "is_intended", "job", "tool")
 
     def __init__(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> None:
         self.call = call
         self.tool = tool
         self.arguments = arguments
         self.entry: LedgerEntry | None = None
+        self.is_intended = False  # the entry is on disk
         self.job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None = None
         self.ended: asyncio.Future[None] | None = None
         self.began_ms = -1  # monotonic; negative until it has really started
@@ -166,7 +167,7 @@ class CallMaker:
     async def _execute(self, each: _Call, lane: str, attempt: int) -> ToolOutput:
         """The slot is there: write down what is about to be done, then do it."""
         call = each.call
-        if each.has_effect and each.entry is None:
+        if each.has_effect and not each.is_intended:
             await self._intend(each)
         each.began_ms = self._run.now()
         self._run.emit(
@@ -219,8 +220,9 @@ class CallMaker:
         self._run.book.keep_unsaved()
         self._run.book.keep(one)
         self._run.book.keep(entry)
-        await self._run.book.committed()
         each.entry = entry
+        await self._run.book.committed()
+        each.is_intended = True
 
     # ---- ends ----
 

@@ -61,6 +61,7 @@ from laneway.mail import (
 from laneway.records import JobState
 from laneway.rows import Owner, StateRow
 from laneway.runtime import claims
+from laneway.runtime.arrivals import fail
 from laneway.runtime.envelope import storable
 from laneway.runtime.errands import SYSTEM_SETTINGS, Errands
 from laneway.runtime.garbage import collector_at_rest
@@ -350,6 +351,24 @@ class MailEngine(Errands):
         if request is not None and self.is_open and not self.kernel.closing:
             self._request(request)
 
+    def dismiss(self, owner: Owner, error: Exception) -> None:
+        """Nobody runs the turns of a session any more: its turn is ended, to be begun again when somebody does.
+
+        Whoever waits for one of its messages is told.
+        """
+        box = self.kernel.boxes.get(owner)
+        if box is not None and self.kernel.cancel_turn(box, CLOSING, now=self.now(), wall=self.wall()):
+            self.carry_out()
+        job = self._jobs.pop(owner, None)
+        if job is not None and box is not None and box.requested is not None:
+            lane, level = box.requested
+            self._unattended[owner] = RequestTurn(owner, lane, level)
+            job.cancel("nobody runs the turns of this session now")
+        for message_id, waiters in self._waiters.items():
+            item = self.kernel.items.get(message_id)
+            for waiter in waiters if item is not None and item.owner == owner else ():
+                fail(waiter, error)
+
     @staticmethod
     def _session_lane(owner: Owner) -> str:
         name = _lane_part(owner.session)
@@ -472,10 +491,11 @@ class MailEngine(Errands):
         if not turn._begun:
             self.kernel.untell(self.kernel.boxes[entry.owner], entry)
         unended = entry.cancelled in ("", CLOSING) and state is not TurnState.SUCCEEDED
-        if self.kernel.closing and unended and self.kernel.on_crash.runs_again:
+        closing = self.kernel.closing or entry.cancelled == CLOSING
+        if closing and unended and self.kernel.on_crash.runs_again:
             self.kernel.give_back(entry, reason, now=now, wall=wall)
         else:
-            closed = self.kernel.closing and state is TurnState.CANCELLED
+            closed = closing and state is TurnState.CANCELLED
             self.kernel.end(
                 entry, TurnState.INTERRUPTED if closed else state, answer=answer, reason=reason, now=now, wall=wall
             )

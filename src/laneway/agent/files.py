@@ -1,0 +1,81 @@
+"""From a configuration to an agent: what a file says, as the arguments of `AsyncAgent`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from laneway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from laneway.config.agent import AgentSettings
+    from laneway.config.agent_blocks import ModelBlock, ProviderBlock
+
+__all__ = ("arguments_of",)
+
+
+def arguments_of(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments that make an agent as its configuration says."""
+    options = settings.session_options().to_mapping()
+    given = {name: value for name, value in options.items() if value is not None}
+    if settings.default_model is not None:
+        given["model"] = settings.default_model
+    if settings.session_store is not None:
+        given["session_store"] = _store(settings.session_store)
+    if settings.environment is not None:
+        given["environment"] = {name: environ[name] for name in settings.environment if name in environ}
+    return {
+        **given,
+        "providers": {name: _provider(block) for name, block in settings.providers.items()},
+        "builtin_tools": _builtin(settings),
+    }
+
+
+def _builtin(settings: AgentSettings) -> tuple[str, ...]:
+    from laneway.tools import builtin_tools
+
+    known = [tool.spec.name for tool in builtin_tools()]
+    wanted = known if settings.tools is None else list(settings.tools)
+    for name in (*wanted, *settings.disabled_tools):
+        if name not in known:
+            raise ConfigError(
+                f"there is no built-in tool {name!r}",
+                setting="tools",
+                value=name,
+                hint=f"there are: {', '.join(known)}",
+            )
+    return tuple(name for name in wanted if name not in settings.disabled_tools)
+
+
+def _store(address: str) -> Any:
+    """A store by its address; a path is a folder of sessions."""
+    if ":" in address and not os.path.splitdrive(address)[0]:
+        return address
+    from laneway.stores.sessions import FileSessionStore
+
+    return FileSessionStore(address)
+
+
+def _provider(block: ProviderBlock) -> Any:
+    from laneway.models import ProviderSettings
+
+    given: dict[str, Any] = {
+        "api_key": block.api_key,
+        "base_url": block.base_url,
+        "headers": dict(block.headers),
+        "kind": block.kind,
+        "models": {name: _model(model) for name, model in block.models.items()},
+    }
+    if block.timeout_ms is not None:
+        given["timeout_ms"] = block.timeout_ms
+    return ProviderSettings(**given)
+
+
+def _model(block: ModelBlock) -> Any:
+    from laneway.models import ModelOptions, Prices
+
+    prices = None
+    if block.input_price is not None or block.output_price is not None:
+        prices = Prices(input=block.input_price or 0.0, output=block.output_price or 0.0)
+    return ModelOptions(context_tokens=block.context_tokens, output_max=block.output_max, prices=prices)
