@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from laneway.dialogue import ToolContext, ToolOutput, compact_json
@@ -31,7 +30,7 @@ __all__ = (
     "Capped",
     "Spool",
     "ToolRefusedError",
-    "artifact_path",
+    "artifact_name",
     "as_output",
     "cap",
     "cap_output",
@@ -156,13 +155,13 @@ def _sha256() -> hashlib._Hash:
     return hashlib.sha256()
 
 
-def artifact_path(context: ToolContext, artifact: str) -> Path:
-    """The file of an artifact; refuses what is not the name of one."""
+def artifact_name(context: ToolContext, artifact: str) -> str:
+    """The name of the file of an artifact in the folder for artifacts; refuses what is not the name of one."""
     if not _ARTIFACT_ID.fullmatch(artifact):
         raise ToolRefusedError(f"{artifact[:100]!r} is not the name of an artifact: those are 64 hexadecimal digits")
     if not context.artifacts:
         raise ToolRefusedError("there is no folder for artifacts here, so none were kept")
-    return Path(context.artifacts, artifact)
+    return artifact
 
 
 class Spool:
@@ -246,22 +245,21 @@ class Spool:
         if not self._context.artifacts:
             self.problem = "there is no folder for artifacts"
             return None
-        folder = Path(self._context.artifacts)
-        folder.mkdir(parents=True, exist_ok=True)
-        return (folder / f".part-{os.getpid()}-{next(_numbers)}").open("xb")
+        os.makedirs(self._context.artifacts, exist_ok=True)
+        return open(os.path.join(self._context.artifacts, f".part-{os.getpid()}-{next(_numbers)}"), "xb")
 
     def keep(self) -> str | None:
         """Make the whole an artifact; its name, or None when it could not be kept (`problem` says why)."""
         self.flush()
         if self._file is None:
             return None
-        part = Path(self._file.name)
+        part = self._file.name
         name = self._digest.hexdigest()
         try:
             self._file.flush()
             os.fsync(self._file.fileno())  # a name that promises its content must not outlive it
             self._file.close()
-            part.replace(part.with_name(name))
+            os.replace(part, os.path.join(os.path.dirname(part), name))
         except OSError as error:
             self.discard()
             self.problem = f"writing it failed ({error.strerror or error})"
@@ -276,7 +274,8 @@ class Spool:
         part, self._file = self._file, None
         with suppress(OSError):  # on a full disk; what was buffered is lost, and the file is being deleted anyway
             part.close()
-        Path(part.name).unlink(missing_ok=True)
+        with suppress(OSError):
+            os.unlink(part.name)
 
     def finish(self) -> Capped:
         """What the model sees of it, with the rest kept. Blocks on the disk if the output was long."""
