@@ -173,6 +173,12 @@ async def test_everything_a_request_carries_is_sent() -> None:
     assert sent.headers["x-team"] == "red"
 
 
+async def test_a_model_that_knows_no_tools_is_told_of_none() -> None:
+    async with on_stage(models={"gpt-test": ModelOptions(tools=False)}) as (model, stage):
+        await chunks(model, asked(tools=(ToolSpec(name="read"),)))
+    assert "tools" not in stage.requests[0].body
+
+
 async def test_tokens_of_the_cache_are_counted_and_priced() -> None:
     usage = {"prompt_tokens": 1_000_000, "completion_tokens": 1_000_000, "total_tokens": 2_000_000}
     play = text("x", usage={**usage, "prompt_tokens_details": {"cached_tokens": 500_000}})

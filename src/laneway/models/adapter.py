@@ -99,7 +99,7 @@ class ProviderModel:
 
     async def _open(self, request: ModelRequest, stack: AsyncExitStack) -> StreamedResponse:
         model = await self._model()
-        parameters = parameters_of(request)
+        parameters = parameters_of(request if self._options.tools else replace(request, tools=()))
         messages = model.prepare_messages(messages_of(request), parameters)
         return await stack.enter_async_context(model.request_stream(messages, self._asked(request), parameters))
 

@@ -5,7 +5,6 @@ Nothing of pydantic-ai is imported before a model of a provider is opened.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
 import os
@@ -33,14 +32,13 @@ OLLAMA_URL: Final = "http://localhost:11434/v1"
 NO_KEY: Final = "no-key"
 
 
-def model_from(
-    model: str | Model, providers: Mapping[str, ProviderSettings] | None = None, *, clock: Clock | None = None
-) -> Model:
-    """A model, given itself or its name."""
+def model_from(model: str | Model, providers: Mapping[str, Any] | None = None, *, clock: Clock | None = None) -> Model:
+    """A model, given itself or its name; `providers` may also be blocks of a configuration, or mappings."""
     if isinstance(model, str):
         if model == SCRIPTED:
             return ScriptedModel()
-        return open_model(model, providers=providers or {}, clock=clock)
+        given = {name: ProviderSettings.of(each, provider=name) for name, each in (providers or {}).items()}
+        return open_model(model, providers=given, clock=clock)
     if not callable(getattr(model, "stream", None)) or not isinstance(getattr(model, "name", None), str):
         raise ConfigError(f"a model has a name and a method stream; {model!r} has not", setting="model", value=model)
     return model
@@ -149,6 +147,8 @@ def _compatible(provider: str, model: str, settings: ProviderSettings) -> Pydant
 
 
 def _unknown(kind: str, known: tuple[str, ...]) -> ConfigError:
+    import difflib
+
     near = difflib.get_close_matches(kind, known, n=1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     return ConfigError(

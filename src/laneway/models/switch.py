@@ -5,13 +5,11 @@ A server on this machine (a loopback address) is no provider: it may always be c
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from laneway.errors import RealModelForbiddenError
 
@@ -49,6 +47,9 @@ def real_models(*, allowed: bool) -> Iterator[None]:
 
 def is_loopback(url: str) -> bool:
     """Whether an address is on this machine."""
+    import ipaddress
+    from urllib.parse import urlsplit
+
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:

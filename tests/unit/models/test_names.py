@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from laneway.config.agent_blocks import ModelBlock, ProviderBlock
 from laneway.dialogue import Usage
 from laneway.errors import ConfigError
 from laneway.models import ModelOptions, Prices, ProviderSettings, ScriptedModel, model_from, open_model
@@ -92,6 +93,29 @@ def test_a_model_is_taken_as_it_is_or_by_its_name() -> None:
         model_from(7)  # type: ignore[arg-type]
 
 
+def test_providers_are_taken_as_a_record_as_a_block_or_as_a_mapping() -> None:
+    block = ProviderBlock(
+        base_url=HERE,
+        api_key=KEY,
+        headers={"x": "y"},
+        models={"x": ModelBlock(context_tokens=9, input_price=1.0, output_price=2.0, tool_call=False)},
+    )
+    options = ModelOptions(context_tokens=9, prices=Prices(input=1.0, output=2.0), tools=False)
+    record = ProviderSettings(base_url=HERE, api_key=KEY, headers={"x": "y"}, models={"x": options})
+    assert ProviderSettings.of(block, provider="p") == record
+    assert ProviderSettings.of(record, provider="p") is record
+    assert ProviderSettings.of({"base_url": HERE}, provider="p") == ProviderSettings(base_url=HERE)
+    assert ProviderSettings.from_block(ProviderBlock(timeout_ms=5)) == ProviderSettings(timeout_ms=5)
+    assert model_from("mine/x", {"mine": block}).context_tokens == 9
+
+
+@pytest.mark.parametrize("wrong", [{"apikey": KEY}, KEY, None, 7])
+def test_providers_that_are_none_of_these_are_refused_without_their_secrets(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="'mine'") as caught:
+        model_from("mine/x", {"mine": wrong})
+    assert KEY not in str(caught.value)
+
+
 def test_two_models_named_scripted_share_nothing() -> None:
     assert model_from("scripted") is not model_from("scripted")
 
@@ -130,8 +154,11 @@ def test_a_price_counts_what_came_from_the_cache_once() -> None:
 
 
 def test_settings_never_show_their_secrets() -> None:
-    shown = repr(ProviderSettings(api_key=KEY, headers={"authorization": KEY}))
+    shown = repr(ProviderSettings(api_key=KEY, headers={"authorization": KEY}, base_url=f"http://me:{KEY}@localhost"))
     assert KEY not in shown
+    with pytest.raises(ConfigError) as caught:
+        ProviderSettings(base_url=f"ftp://me:{KEY}@localhost")
+    assert KEY not in str(caught.value)
 
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
