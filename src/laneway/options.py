@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 from laneway.errors import ConfigError
 from laneway.mail import Mode
@@ -58,7 +58,7 @@ Check = Callable[[str, Any], Any]
 
 def one_of(setting: str, value: object, allowed: Iterable[str]) -> str:
     """A word out of some, whatever its case; refused with the nearest of them."""
-    words = tuple(allowed)
+    words = tuple(map(str, allowed))
     word = value.strip().casefold() if isinstance(value, str) else ""
     if word in words:
         return word
@@ -358,9 +358,11 @@ class Checked:
         refuse_unknown(cls.__name__, values, cls.CHECKS)
         return super().__new__(cls)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        refuse_unknown(type(self).__name__, (name,), self.CHECKS)
-        object.__setattr__(self, name, self.CHECKS[name](name, value))
+    if not TYPE_CHECKING:  # type checkers would take it as leave to set any attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            refuse_unknown(type(self).__name__, (name,), self.CHECKS)
+            object.__setattr__(self, name, self.CHECKS[name](name, value))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -543,7 +545,7 @@ class SessionQueueConfig(Checked):
         return Switch(on=self._dlq, turn_on=self._keep_dead_letters)
 
     @enable_dlq.setter
-    def enable_dlq(self, value: bool) -> None:
+    def enable_dlq(self, value: bool | Switch) -> None:
         object.__setattr__(self, "_dlq", value)
 
     @property
@@ -552,7 +554,7 @@ class SessionQueueConfig(Checked):
         return Switch(on=self._metrics, turn_on=lambda _: self._switch_on("enable_metrics"))
 
     @enable_metrics.setter
-    def enable_metrics(self, value: bool) -> None:
+    def enable_metrics(self, value: bool | Switch) -> None:
         object.__setattr__(self, "_metrics", value)
 
     @property
@@ -561,7 +563,7 @@ class SessionQueueConfig(Checked):
         return Switch(on=self._alerts, turn_on=lambda _: self._switch_on("enable_alerts"))
 
     @enable_alerts.setter
-    def enable_alerts(self, value: bool) -> None:
+    def enable_alerts(self, value: bool | Switch) -> None:
         object.__setattr__(self, "_alerts", value)
 
     def _switch_on(self, name: str) -> Self:

@@ -22,8 +22,8 @@ COMMANDS_MAX = 20_000
 
 _RUNNERS = """
 alias ash bash builtin busybox chroot command coproc csh dash doas env eval exec fd find firejail fish flock gosu ionice
-ksh ltrace mksh nice nohup nsenter osh parallel pkexec proot rsh runuser screen script setarch setpriv setsid sg sh source
-ssh stdbuf strace su sudo systemd-run taskset tcsh time timeout tmux trap unbuffer unshare watch xargs yash zsh
+ksh ltrace mksh nice nohup nsenter osh parallel pkexec proot rsh runuser screen script setarch setpriv setsid sg sh
+source ssh stdbuf strace su sudo systemd-run taskset tcsh time timeout tmux trap unbuffer unshare watch xargs yash zsh
 """
 WRAPPERS = frozenset(_RUNNERS.split())
 """Programs that run what they are told as arguments."""
