@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bench import durable, measures
+from bench import agents, durable, measures
+from bench.agent_workloads import AGENT_WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.measures import Measure
 from bench.workloads import LANES_WORKLOADS, Workload
@@ -13,6 +14,6 @@ from bench.workloads import LANES_WORKLOADS, Workload
 __all__ = ("MEASURES", "WORKLOADS")
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
-    workload.name: workload for workload in (*LANES_WORKLOADS, *DURABLE_WORKLOADS)
+    workload.name: workload for workload in (*LANES_WORKLOADS, *DURABLE_WORKLOADS, *AGENT_WORKLOADS)
 }
-MEASURES: Final[Mapping[str, Measure]] = {**measures.MEASURES, **durable.MEASURES}
+MEASURES: Final[Mapping[str, Measure]] = {**measures.MEASURES, **durable.MEASURES, **agents.MEASURES}

@@ -47,7 +47,7 @@ class AsyncAgent:
     ) -> None:
         self._env = host or HostEnv()
         self._tools = tuple(tools)
-        self._builtin = builtin_tools
+        self._builtin = builtin_tools if isinstance(builtin_tools, bool) else tuple(builtin_tools)
         self._providers = dict(providers or {})
         self.options = SessionOptions(
             model=model,
@@ -124,17 +124,20 @@ class AsyncAgent:
         return model_from(model, self._providers)
 
     def _toolbox(self, options: SessionOptions, effects: Mapping[str, Any]) -> Mapping[str, Tool]:
-        from laneway.tools import Toolbox, builtin_tools
+        from laneway.tools import Toolbox
 
-        own = self._tools if options.tools is None else tuple(options.tools)
-        wanted = self._builtin
-        builtin = builtin_tools() if wanted else []
-        if not isinstance(wanted, bool):
-            names = set(wanted)
-            builtin = [tool for tool in builtin if tool.spec.name in names]
-        given = Toolbox(own)
-        box = Toolbox([*(tool for tool in builtin if tool.spec.name not in given), *given.values()])
+        given = Toolbox(self._tools if options.tools is None else tuple(options.tools))
+        builtin = [tool for tool in self._builtin_tools() if tool.spec.name not in given]
+        box = Toolbox([*builtin, *given.values()])
         return {name: _changed(tool, effects.get(name)) for name, tool in box.items()}
+
+    def _builtin_tools(self) -> list[Tool]:
+        if not self._builtin:
+            return []
+        from laneway.tools import builtin_tools
+
+        names = None if self._builtin is True else set(self._builtin)
+        return [tool for tool in builtin_tools() if names is None or tool.spec.name in names]
 
     # ---- closing ----
 

@@ -45,6 +45,7 @@ class Book:
         self.compaction: Compaction | None = None
         self.is_loaded = False
         self._blobs: set[str] = set()  # written by this process
+        self.texts: dict[str, str] = {}  # what the inbox keeps: messages by their ids, answers by their runs
         self._unsaved: dict[str, Round | LedgerEntry | Compaction] = {}
 
     # ---- reading ----
@@ -57,14 +58,27 @@ class Book:
         rows = await _all_states(history, self.owner, "round")
         compactions = await _all_states(history, self.owner, "compaction")
         blobs = await self._load_blobs(history, [*rows, *compactions[-1:]])
+        await self._load_texts(history, rows)
         for row in rows:
-            self._add(decode(row, blobs.get))
+            self._add(decode(row, blobs.get, self.texts))
         for row in await _all_states(history, self.owner, INTENT):
             entry = decode_entry(row)
             self.entries[entry.key] = entry
         if compactions:
             self.compaction = decode_compaction(compactions[-1], blobs.get)
         self.is_loaded = True
+
+    async def _load_texts(self, history: History, rows: Iterable[StateRow]) -> None:
+        after = 0
+        while page := await history.entries(self.owner, after_seq=after, limit=PAGE):
+            for entry in page:
+                if entry.role == "assistant":
+                    self.texts[entry.turn_id] = entry.text  # what it said last
+                else:
+                    self.texts.setdefault(entry.message_id, entry.text)
+            after = page[-1].seq
+        for row in rows:  # an answer that could not be stored, and was told so
+            self.texts.setdefault(row.id.rpartition("/")[0], "")
 
     async def _load_blobs(self, history: History, rows: Iterable[StateRow]) -> dict[str, str]:
         wanted = list(dict.fromkeys(name for row in rows for name in blobs_of(row)))
@@ -112,6 +126,9 @@ class Book:
         """The rounds of the newest run over these messages, if it has not come to its end."""
         ids = set(messages)
         newest = next((one.run_id for one in reversed(self.rounds) if ids & set(one.messages)), "")
+        heirs = {before: run_id for run_id, before in self.lineage.items()}
+        while newest in heirs:  # a run that goes on for another one has no messages of its own
+            newest = heirs[newest]
         rounds = self.run(newest) if newest else []
         return [] if any(one.state is RoundState.FORGOTTEN for one in rounds) else rounds
 
@@ -124,7 +141,7 @@ class Book:
             if not thing.seq:
                 thing.seq = self._engine.store.next_seq()
                 self._add(thing)
-            row, blobs = encode(thing, self.owner)
+            row, blobs = encode(thing, self.owner, self.texts)
         elif isinstance(thing, LedgerEntry):
             self.entries[thing.key] = thing
             row, blobs = thing.to_row(), ()

@@ -185,14 +185,17 @@ class Run:
         if not await self._resume():
             prompt = Prompt(text=turn.prompt, attachments=_attachments_of(turn.messages))
             self.machine.say([prompt], [message.id for message in turn.messages])
+            for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
+                if not item.seen_by and not item.attempts:
+                    self.book.texts[item.id] = item.message.text
             self._base = self.book.utterances(turn.conversation)
             self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
         while True:
             await self.session.unpaused()
             match self.machine.next():
                 case AskModel(number):
-                    await self._boundary()
                     await self._compact_if_needed()
+                    await self._boundary()
                     self.emit(TurnStartEvent(turn=number))
                     answer = await self._ask()
                     self.machine.answered(answer, at_ms=self.wall())
@@ -222,7 +225,10 @@ class Run:
         self.emit(TurnEndEvent(turn=one.number, total_tokens=self.usage.total_tokens))
 
     def _finish(self, one: Round) -> str:
+        self.turn._check()  # noqa: SLF001 - an answer that nobody will hear is none
         self._phase(TurnState.DELIVERING)
+        if _is_storable(one.answer.text):
+            self.book.texts[self.id] = one.answer.text  # the inbox keeps it, in the same commit
         self.book.keep_unsaved()
         self.book.keep(one)
         # In the same commit as the end of the turn: nobody hears of an answer that is not on disk.
@@ -273,6 +279,7 @@ class Run:
             except ModelError as error:
                 if not getattr(error, "too_long", False) or purpose != "answer" or not await self._compact():
                     raise
+                await self._boundary()
             else:
                 self.usage += answer.usage
                 self.turn.add_usage(answer.usage.total_tokens)
@@ -536,6 +543,13 @@ async def _close_stream(stream: AsyncIterator[Chunk]) -> None:
     close = getattr(stream, "aclose", None)
     if close is not None:
         await close()
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _attachments_of(messages: tuple[Message, ...]) -> tuple[Any, ...]:
