@@ -135,6 +135,7 @@ class _Reader:
         self._word: list[str] = []
         self._in_word = False
         self._words: list[str] = []
+        self._target = ""  # the next word is what a redirection is about: to be read as a command, or to be skipped
         self._began = 0  # where the simple command began
         self.simples: list[Simple] = []
         self.nested: list[str] = []  # what substitutions run
@@ -176,7 +177,10 @@ class _Reader:
         if following == "(":
             self._substitution(self._at + 2)
             return
+        if "".join(self._word).isdigit():
+            self._word, self._in_word = [], False  # `2>`: which stream, no word
         self._end_word()
+        self._target = "read" if self._text.startswith("<<<", self._at) else "skip"
         self._at += 1
         # `>&`, `>|`, `<>`, `<<-`: what belongs to the operator is not another operator.
         while self._text[self._at : self._at + 1] in ("<", ">", "&", "|", "-"):
@@ -312,6 +316,11 @@ class _Reader:
     def _end_word(self) -> None:
         if self._in_word:
             word = "".join(self._word)
+            if self._target:
+                if self._target == "read":
+                    self.nested.append(word)
+                self._target, self._word, self._in_word = "", [], False
+                return
             if not self._words and (_ASSIGNMENT.match(word) or word in RESERVED or any(map(str.isspace, word))):
                 self.is_plain = False
             self._words.append(word)
@@ -321,7 +330,7 @@ class _Reader:
         self._end_word()
         if self._words:
             self.simples.append(Simple(self._words, self._text[self._began : self._at].strip(" \t\n")))
-        self._words = []
+        self._words, self._target = [], ""
         self._began = self._at
 
 
