@@ -71,7 +71,7 @@ def explain(
         return
     table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="bold")
     for value in effective.values:
-        if every or value.value not in (None, "") or value.origin.layer is not Layer.DEFAULT:
+        if every or value.value not in (None, "", ()) or value.origin.layer is not Layer.DEFAULT:
             style = "dim" if value.origin.layer is Layer.DEFAULT else ""
             # Text, since a value may look like markup; fold, since a path that is cut short is of no use.
             cells = (value.name, _shown(value), str(value.origin))
@@ -130,5 +130,9 @@ def _shown(value: Value) -> str:
             return str(flag).lower()
         case StrEnum() as word:
             return word.value
+        case tuple() as items:
+            return ", ".join(map(str, items))
+        case dict() as block:
+            return json.dumps(block, ensure_ascii=False)
         case other:
             return str(other)

@@ -12,16 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from laneway.config.files import find_workspace_file, read_file
-from laneway.config.origins import Assignment, Layer, Origin
+from laneway.config.files import find_workspace_file, parse_text, read_file
+from laneway.config.nodes import Node
+from laneway.config.origins import Assignment, Layer, Origin, Written
 from laneway.config.outside import read_environment, read_overrides
 from laneway.config.problems import InvalidConfigError, Problem, Problems, closest
 from laneway.config.reading import Reading
-from laneway.config.settings import QUEUE_SHAPE, QUEUE_SHAPE_DEFAULTS, Settings
+from laneway.config.settings import QUEUE_SHAPE, QUEUE_SHAPE_DEFAULTS, TOOL_QUEUE, Settings
 from laneway.config.shape import Declared, DeclaredSub, root, settings_of, subs_of
 from laneway.config.shape import Path as Keys
+from laneway.config.together import together
 
-__all__ = ("Effective", "Value", "check", "load")
+__all__ = ("Effective", "Value", "check", "load", "load_text")
 
 AnyPath = str | os.PathLike[str]
 OTHER_SHAPE = ("messages", "agents")
@@ -36,6 +38,10 @@ class Value:
     origin: Origin
     hidden: bool = False
 
+    def __repr__(self) -> str:
+        value = "(hidden)" if self.hidden else repr(self.value)
+        return f"Value({self.name} = {value}, from {self.origin})"
+
     @property
     def name(self) -> str:
         """The path as one writes it."""
@@ -44,11 +50,15 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """The settings in force and the origin of every one of them, in the order of the declaration."""
+    """The settings in force and the origin of every one of them, in the order of the declaration.
+
+    `written` has the blocks that files have, the empty ones too, without those of other workspaces.
+    """
 
     settings: Settings
     values: tuple[Value, ...]
     files: tuple[str, ...] = ()
+    written: Mapping[Keys, Written] = field(default_factory=dict)
 
     def origin(self, name: str) -> Origin:
         """Where a setting came from, by its path: `queue.mode`."""
@@ -71,20 +81,25 @@ class _Layers:
     assignments: list[Assignment] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     named: list[Keys] = field(default_factory=list)
+    written: dict[Keys, Written] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     shape: Origin | None = None
     is_shape_known: bool = False
 
     def read(self, path: AnyPath, layer: Layer) -> Reading:
         """Take in a file."""
-        source = os.fspath(path)
-        problems = Problems(source)
+        problems = Problems(os.fspath(path))
+        self.files.append(problems.source)
+        return self.take(read_file(path, problems), layer, problems)
+
+    def take(self, node: Node | None, layer: Layer, problems: Problems) -> Reading:
+        """Take in what was read, and what was wrong with it."""
         reading = Reading(layer=layer, environ=self.environ, problems=problems)
-        reading.read(read_file(path, problems), root(in_workspace=layer is Layer.WORKSPACE))
+        reading.read(node, root(in_workspace=layer is Layer.WORKSPACE))
         self.problems += problems.found
         self.assignments += reading.assignments
         self.named += reading.named
-        self.files.append(source)
+        self.written |= reading.written
         return reading
 
     def note_shape(self, reading: Reading, home: Keys) -> None:
@@ -92,11 +107,19 @@ class _Layers:
         if self.is_shape_known:
             return
         written, place = reading.blocks.get(home, ("", None))
-        if place is not None and written == ".".join(home):
+        if place is not None and written == ".".join(home) and not _is_for_tools(reading, home):
             source = reading.problems.source
             self.shape = Origin(layer=Layer.DEFAULT, note=f"for {written}: at {source}:{place.line}")
         others = (*written.split(".")[:1], *(each.written.split(".")[0] for each in reading.assignments))
         self.is_shape_known = self.shape is not None or any(each in OTHER_SHAPE for each in others)
+
+
+def _is_for_tools(reading: Reading, home: Keys) -> bool:
+    """Whether `queue` says something, and all of it is about the lanes of tools."""
+    head, depth = ".".join(home) + ".", len(home)
+    said = [each.path for each in reading.assignments if each.written.startswith(head)]
+    said += [path for path in reading.written if path[:depth] == home and len(path) > depth]
+    return bool(said) and all(path[:depth] == home and path[depth] in TOOL_QUEUE for path in said)
 
 
 def load(
@@ -117,19 +140,39 @@ def load(
         layers.note_shape(main, QUEUE_SHAPE)
     if workspace is not None:
         _read_workspace(layers, main, workspace)
-    from_environ, problems = read_environment(environ, [path[-1] for path in layers.named])
-    from_options, more_problems = read_overrides(overrides)
-    layers.problems += [*problems, *more_problems]
-    if layers.problems:
-        raise InvalidConfigError(layers.problems)
-    return _merged(layers, [*from_environ, *from_options])
+    return _in_force(layers, overrides)
+
+
+def load_text(text: str, ending: str, *, source: str, environ: Mapping[str, str]) -> Effective:
+    """The same for the text of a main file in the format of an ending; `source` is what errors call it."""
+    layers = _Layers(environ)
+    problems = Problems(source)
+    main = layers.take(parse_text(text, ending, problems), Layer.FILE, problems)
+    layers.note_shape(main, QUEUE_SHAPE)
+    return _in_force(layers, ())
 
 
 def check(path: AnyPath, *, environ: Mapping[str, str]) -> tuple[Problem, ...]:
     """Everything that is wrong with one file."""
     layers = _Layers(environ)
     layers.read(path, Layer.FILE)
-    return tuple(layers.problems)
+    return tuple(layers.problems or together(_by_path(layers.assignments), layers.written))
+
+
+def _in_force(layers: _Layers, overrides: Sequence[str]) -> Effective:
+    from_environ, problems = read_environment(layers.environ, [path[-1] for path in layers.named])
+    from_options, more_problems = read_overrides(overrides)
+    layers.problems += [*problems, *more_problems]
+    stronger = [*from_environ, *from_options]
+    if not layers.problems:
+        layers.problems += together(_by_path((*layers.assignments, *stronger)), layers.written)
+    if layers.problems:
+        raise InvalidConfigError(layers.problems)
+    return _merged(layers, stronger)
+
+
+def _by_path(assignments: Iterable[Assignment]) -> dict[Keys, Assignment]:
+    return {each.path: each for each in assignments}
 
 
 def _read_workspace(layers: _Layers, main: Reading | None, workspace: AnyPath) -> None:
@@ -143,6 +186,7 @@ def _read_workspace(layers: _Layers, main: Reading | None, workspace: AnyPath) -
         inline = [replace(each, path=each.path[2:]) for each in main.assignments if each.path[:2] == home]
         layers.assignments += [each for each in inline if each.path != ("path",)]
         layers.named += [each[2:] for each in main.named if each[:2] == home and len(each) > len(home)]
+        layers.written |= {path[2:]: each for path, each in main.written.items() if path[:2] == home}
         folder = next((_folder(main, each.value) for each in inline if each.path == ("path",)), "")
     if not folder:
         return
@@ -183,7 +227,7 @@ def _merged(layers: _Layers, stronger: Iterable[Assignment]) -> Effective:
     builder = _Builder(found=found, named=layers.named)
     settings = builder.build(Settings, ())
     values = tuple(found[path] for path in dict.fromkeys((*builder.order, *found)))
-    return Effective(settings=settings, values=values, files=tuple(layers.files))
+    return Effective(settings=settings, values=values, files=tuple(layers.files), written=layers.written)
 
 
 def _defaults(layers: _Layers, assignments: Sequence[Assignment]) -> Iterator[Value]:
@@ -209,7 +253,9 @@ class _Builder:
     def build(self, block: type[Any], prefix: Keys, usual: Any = None) -> Any:
         """A block; `usual` has its defaults if they are not those of the declaration."""
         fields = {
-            each.name: self._value(each, prefix, each.default if usual is None else getattr(usual, each.name))
+            each.name: self._each(each, prefix)
+            if each.setting.names
+            else self._value(each, prefix, each.default if usual is None else getattr(usual, each.name))
             for each in settings_of(block)
         }
         for inner in subs_of(block):
@@ -224,6 +270,12 @@ class _Builder:
             note = f"({declared.setting.unset})" if default is None else ""
             self.found[path] = Value(path=path, value=default, origin=Origin(layer=Layer.DEFAULT, note=note))
         return self.found[path].value
+
+    def _each(self, declared: Declared, prefix: Keys) -> dict[str, Any]:
+        home = (*prefix, declared.name)
+        paths = [path for path in self.found if path[:-1] == home]
+        self.order += paths
+        return {path[-1]: self.found[path].value for path in paths}
 
     def _named(self, inner: DeclaredSub, path: Keys) -> dict[str, Any]:
         usual = inner.make()

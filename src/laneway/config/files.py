@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from laneway.config.formats.hcl import read_hcl
 from laneway.config.formats.json5 import read_json5
 from laneway.config.formats.toml import read_toml
 from laneway.config.formats.yaml import read_yaml
@@ -23,6 +24,8 @@ FORMATS: Final[Mapping[str, Callable[[str], Node | None]]] = {
     ".json5": read_json5,
     ".jsonc": read_json5,
     ".toml": read_toml,
+    ".hcl": read_hcl,
+    ".acl": read_hcl,
 }
 """The endings of files and who reads them. JSON is read as JSON5: comments and trailing commas harm nobody."""
 

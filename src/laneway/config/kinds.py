@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +13,22 @@ from typing import Any, Final, Protocol
 from laneway.config.problems import closest
 from laneway.errors import ConfigError
 
-__all__ = ("Choice", "Flag", "Kind", "RefusedError", "Text", "Whole")
+__all__ = (
+    "REFERENCE",
+    "Choice",
+    "Flag",
+    "Kind",
+    "Number",
+    "RefusedError",
+    "Several",
+    "Text",
+    "Tree",
+    "Whole",
+    "word_of",
+)
+
+REFERENCE: Final = {"$ref": "#/$defs/reference"}
+"""What a JSON Schema says of a text that refers to the environment."""
 
 WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 TRUE: Final = frozenset({"true", "yes", "on", "1"})
@@ -84,6 +101,37 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number in a range, whole or not."""
+
+    least: float
+    most: float
+
+    @property
+    def says(self) -> str:
+        """The range."""
+        return f"a number from {self.least:,} to {self.most:,}"
+
+    def read(self, value: object) -> float:
+        """Flags and text are no numbers, NaN is in no range."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.least <= value <= self.most:
+            raise RefusedError
+        return float(value)
+
+    def read_text(self, text: str) -> float:
+        """As Python reads a number."""
+        try:
+            number = float(text)
+        except ValueError:
+            raise RefusedError from None
+        return self.read(number if math.isfinite(number) else None)
+
+    def schema(self) -> dict[str, Any]:
+        """A number in the range."""
+        return {"type": "number", "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
     """Yes or no."""
 
@@ -112,20 +160,26 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Text of a bounded length."""
+    """Text of a bounded length. With `begins`, one of these is how it begins."""
 
     most: int
+    least: int = 0
+    begins: tuple[str, ...] = ()
 
     @property
     def says(self) -> str:
-        """The bound."""
-        return f"text of at most {self.most:,} characters"
+        """The bounds."""
+        if self.begins:
+            return f"text that begins with {' or '.join(self.begins)}"
+        return f"text of {f'{self.least:,} to' if self.least else 'at most'} {self.most:,} characters"
 
     def read(self, value: object) -> str:
         """Numbers are no text: quote them."""
         if isinstance(value, int | float):
             raise RefusedError("put quotes around it")
-        if not isinstance(value, str) or len(value) > self.most:
+        if not isinstance(value, str) or not self.least <= len(value) <= self.most:
+            raise RefusedError
+        if self.begins and not value.startswith(self.begins):
             raise RefusedError
         return value
 
@@ -135,15 +189,20 @@ class Text:
 
     def schema(self) -> dict[str, Any]:
         """A string."""
-        return {"type": "string", "maxLength": self.most}
+        made: dict[str, Any] = {"type": "string", "maxLength": self.most}
+        if self.least:
+            made["minLength"] = self.least
+        if self.begins:
+            made["pattern"] = "^(?:" + "|".join(map(re.escape, self.begins)) + ")"
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One of some words. `aliases` are other words that `parse` takes; upper case is taken too."""
 
-    words: type[StrEnum] | tuple[StrEnum, ...]
-    parse: Callable[[str], StrEnum]
+    words: type[StrEnum] | tuple[str, ...]
+    parse: Callable[[str], str]
     aliases: tuple[str, ...] = ()
 
     @property
@@ -151,7 +210,7 @@ class Choice:
         """The words."""
         return "one of " + ", ".join(self.words)
 
-    def read(self, value: object) -> StrEnum:
+    def read(self, value: object) -> str:
         """A word, or an alias of one."""
         if not isinstance(value, str):
             raise RefusedError
@@ -161,7 +220,7 @@ class Choice:
             meant = closest(value, [*map(str, self.words), *self.aliases])
             raise RefusedError(f"did you mean {meant!r}?" if meant else "") from None
 
-    def read_text(self, text: str) -> StrEnum:
+    def read_text(self, text: str) -> str:
         """The same."""
         return self.read(text)
 
@@ -187,3 +246,71 @@ class Choice:
         except RefusedError:
             return False
         return True
+
+
+def word_of(*words: str) -> Choice:
+    """One of some words that are no enum."""
+
+    def parse(text: str) -> str:
+        word = text.strip().casefold()
+        if word not in words:
+            raise ValueError(word)
+        return word
+
+    return Choice(words=words, parse=parse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several:
+    """A list of values of one kind. Who reads a file looks at each item by itself, to know its place."""
+
+    item: Kind
+    most: int = 1000
+
+    @property
+    def says(self) -> str:
+        """What the items are."""
+        return f"a list of at most {self.most:,}, each {self.item.says}"
+
+    def read(self, value: object) -> tuple[Any, ...]:
+        """A list only: a single value goes into brackets."""
+        if not isinstance(value, list | tuple):
+            raise RefusedError("put it into a list")
+        if len(value) > self.most:
+            raise RefusedError
+        return tuple(self.item.read(each) for each in value)
+
+    def read_text(self, text: str) -> tuple[Any, ...]:
+        """Items with commas between them."""
+        return self.read([self.item.read_text(part.strip()) for part in text.split(",") if part.strip()])
+
+    def schema(self) -> dict[str, Any]:
+        """An array."""
+        return {"type": "array", "maxItems": self.most, "items": {"anyOf": [self.item.schema(), REFERENCE]}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A block with any keys, kept as it is."""
+
+    @property
+    def says(self) -> str:
+        """No more than that it is a block."""
+        return "a block with keys"
+
+    def read(self, value: object) -> dict[str, Any]:
+        """A mapping of plain values."""
+        if not isinstance(value, dict):
+            raise RefusedError
+        return value
+
+    def read_text(self, text: str) -> dict[str, Any]:
+        """A JSON object."""
+        try:
+            return self.read(json.loads(text))
+        except (ValueError, RecursionError):
+            raise RefusedError("write it as JSON") from None
+
+    def schema(self) -> dict[str, Any]:
+        """Any object."""
+        return {"type": "object"}

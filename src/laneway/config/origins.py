@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ("Assignment", "Layer", "Origin")
+__all__ = ("Assignment", "Layer", "Origin", "Written")
 
 
 class Layer(StrEnum):
@@ -39,6 +39,14 @@ class Origin:
         if self.layer in (Layer.DEFAULT, Layer.WORKSPACE, Layer.ENVIRONMENT):
             return " ".join(part for part in (self.layer, self.note or self.where) if part)
         return self.where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A block that stands in a file, and how many keys it has there: an empty one says something too."""
+
+    origin: Origin
+    keys: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,19 +14,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from laneway.config.agent_blocks import SESSION_LANE
 from laneway.config.kinds import RefusedError
 from laneway.config.origins import Assignment, Layer, Origin
 from laneway.config.problems import Problem, Problems, closest, shown
 from laneway.config.reading import fill, name_problem, unknown_key
 from laneway.config.settings import Settings
 from laneway.config.shape import Block, Each, Leaf, Way, root
+from laneway.options import SESSION_LANES
 
 __all__ = ("PREFIX", "SKIPPED", "read_environment", "read_overrides", "variable_of")
 
 PREFIX: Final = "LANEWAY_"
-SKIPPED: Final = frozenset({"name", "description"})
-"""What belongs to one workspace alone; `LANEWAY_NAME` would be too easily set by accident."""
+SKIPPED: Final = frozenset({"name", "description", "system", "environment", "identity"})
+"""What belongs to one workspace alone; `LANEWAY_NAME` would be too easily set by accident, `LANEWAY_SYSTEM` too."""
 
+KNOWN_NAMES: Final = {"lane": ("main", "subagent", "cron"), SESSION_LANE: SESSION_LANES}
 SEGMENT: Final = re.compile(r"""\.?(?:"([^"]*)"|'([^']*)'|([^."']+))""")
 
 
@@ -116,8 +119,9 @@ def _candidates(
                     continue
                 for found in _candidates(way.way, behind, (*names, name), f"{written}.{name}", spelled):
                     # The short form is for names that are known: a setting with a typo is not the name of a new lane.
-                    if part in spelled or not found.is_short:
-                        yield replace(found, is_known=part in spelled)
+                    is_known = part in spelled or way.names == SESSION_LANE
+                    if is_known or not found.is_short:
+                        yield replace(found, is_known=is_known)
 
 
 def _all_variables() -> list[str]:
@@ -129,7 +133,7 @@ def _all_variables() -> list[str]:
                 for key, inner in way.keys.items():
                     yield from below(inner, f"{head}_{key.upper()}")
             case Each():
-                for name in ("main", "subagent", "cron") if way.names == "lane" else ():
+                for name in KNOWN_NAMES.get(way.names, ()):
                     yield from below(way.way, f"{head}_{name.upper()}")
 
     return list(below(_reachable(), PREFIX.removesuffix("_")))
@@ -144,8 +148,17 @@ def _assignment(found: _Found, text: str, problems: Problems, name: str) -> Assi
         message = f"{found.written} must be {setting.kind.says}, not what the variable holds"
         problems.refuse(message, setting=found.written)
         return None
-    origin = Origin(layer=Layer.ENVIRONMENT, name=name)
-    return Assignment(path=fill(found.leaf.target, found.names), value=value, origin=origin, written=found.written)
+    return _made(found, value, Origin(layer=Layer.ENVIRONMENT, name=name))
+
+
+def _made(found: _Found, value: Any, origin: Origin) -> Assignment:
+    return Assignment(
+        path=fill(found.leaf.target, found.names),
+        value=value,
+        origin=origin,
+        written=found.written,
+        hidden=found.leaf.setting.hides(value),
+    )
 
 
 def _read(leaf: Leaf, text: str) -> Any:
@@ -218,8 +231,10 @@ def _override(found: _Found, text: str, problems: Problems) -> Assignment | None
     try:
         value = _read(found.leaf, text)
     except RefusedError as refused:
-        message = f"{found.written} must be {setting.kind.says}, not {shown(text)}"
-        problems.refuse(message, setting=found.written, hint=refused.hint, value=text)
+        is_secret = setting.secret is not None
+        message = (
+            f"{found.written} must be {setting.kind.says}, not {'what stands there' if is_secret else shown(text)}"
+        )
+        problems.refuse(message, setting=found.written, hint=refused.hint, value=None if is_secret else text)
         return None
-    origin = Origin(layer=Layer.COMMAND_LINE, name=f"--set {found.written}")
-    return Assignment(path=fill(found.leaf.target, found.names), value=value, origin=origin, written=found.written)
+    return _made(found, value, Origin(layer=Layer.COMMAND_LINE, name=f"--set {found.written}"))

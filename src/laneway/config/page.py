@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, Final
 
+from laneway.config.declaring import Sub
 from laneway.config.files import FORMATS
 from laneway.config.outside import SKIPPED, variable_of
-from laneway.config.settings import ALSO, QUEUE_SHAPE_DEFAULTS, Settings, Sub
+from laneway.config.settings import ALSO, QUEUE_SHAPE_DEFAULTS, Settings
 from laneway.config.shape import STAR, Declared, Path, settings_of, subs_of
 
 __all__ = ("reference_page",)
 
 NOTICE: Final = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->"
 INTRO: Final = """\
-A configuration is a file in YAML 1.2, JSON, JSON5 or TOML ({endings}).
-YAML needs the extra `config`: `pip install "laneway[config]"`. Every key may be written in snake_case, camelCase or
-kebab-case, but once in its block. An unknown key is refused with its line and what was probably meant. An empty file
+A configuration is a file in YAML 1.2, JSON, JSON5, TOML or HCL ({endings}).
+YAML and HCL need the extra `config`: `pip install "laneway[config]"`. Every key may be written in snake_case, camelCase
+or kebab-case, but once in its block. An unknown key is refused with its line and what was probably meant. An empty file
 sets nothing.
 
 `laneway config check FILE` finds everything that is wrong with a file, `laneway config explain` says where each value
@@ -32,8 +33,13 @@ environment, `--set` on the command line. A setting of a channel counts before t
 A variable is `LANEWAY_` and the path in capitals: `LANEWAY_LANES_MAIN_CONCURRENCY=2`. Names in it become lower case,
 unless a file knows the name in another spelling. An empty variable sets nothing, `null` takes a limit away.
 
-A text in a file may refer to the environment: `${NAME}`, `${NAME:-default}`, `env("NAME")`; `$${` is a plain `${`. A
-variable that is not set is an error. What it holds is shown in no error and by no `explain`.
+A text in a file may refer to the environment: `${NAME}`, `${NAME:-default}`, `env("NAME")`, `env("NAME", "default")`;
+`$${` is a plain `${`. A variable that is not set is an error. What it holds is shown in no error and by no `explain`,
+and neither are keys, headers and addresses with a password, wherever they came from.
+
+In HCL `env("NAME")` stands without quotes, or in a text as `${env("NAME")}`. The labels of a block are names:
+`providers "openai" { … }` is `providers: {openai: {…}}`. Nothing is calculated: other functions, variables, operators
+and for-expressions are refused.
 """
 SHAPES: Final = """\
 ## Other places
@@ -41,8 +47,8 @@ SHAPES: Final = """\
 Files of other gateways load as they are. These places mean the same, and a file uses one of them:
 """
 SHAPE_DEFAULTS: Final = """\
-A file with `queue` at its top has other defaults: {defaults}. When the main file has `messages` or `agents`, it
-decides, and the file of a workspace only overrides values.
+A file with `queue` at its top that does not only speak of tools has other defaults: {defaults}. When the main file has
+`messages` or `agents`, it decides, and the file of a workspace only overrides values.
 """
 PYTHON: Final = """\
 ## In Python
@@ -50,13 +56,15 @@ PYTHON: Final = """\
 ```python
 import os
 
-from laneway.config import inbox_options, lanes_options, load
+from laneway.config import inbox_options, lanes_options, load, load_agent
 
 effective = load("laneway.yaml", environ=os.environ, workspace="assistant")
 effective.settings.queue.mode
 str(effective.origin("queue.mode"))  # laneway.yaml:3:9
 inbox = Inbox(answer, **inbox_options(effective.settings))
 lanes = Lanes(**lanes_options(effective.settings))
+agent = load_agent("agent.hcl", environ=os.environ)  # or the text itself
+agent.queue  # a SessionQueueConfig, or None
 ```
 
 All problems of all files come in one `InvalidConfigError`, a `ConfigError`; its `problems` have file, line, column and
@@ -95,10 +103,17 @@ def _sections(block: type[Any], path: Path, sub: Sub | None) -> Iterator[str]:
 
 def _row(path: Path, declared: Declared) -> tuple[str, ...]:
     setting = declared.setting
-    names = ", ".join(f"`{name}`" for name in (declared.name, *setting.aliases))
-    usual = _value(declared.default) if declared.default is not None else setting.unset
-    variable = f"`{variable_of(path).replace('___', '_<NAME>_')}`" if path[0] not in (*SKIPPED, "workspaces") else ""
+    each = ".<name>" if setting.names else ""
+    names = ", ".join(f"`{name}{each}`" for name in (declared.name, *setting.aliases))
+    usual = _value(declared.default) if declared.default is not None else setting.unset or "none"
+    path = (*path, STAR) if setting.names else path
+    variable = f"`{_variable(path)}`" if path[0] not in (*SKIPPED, "workspaces") else ""
     return names, setting.says, setting.kind.says.removeprefix("one of "), usual, variable
+
+
+def _variable(path: Path) -> str:
+    text = variable_of(path).replace("___", "_<NAME>_")
+    return f"{text.removesuffix('__')}_<NAME>" if text.endswith("__") else text
 
 
 def _value(value: Any) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from laneway.config.kinds import RefusedError
+from laneway.config.agent_blocks import SESSION_LANE
+from laneway.config.kinds import Kind, RefusedError, Several, Tree
 from laneway.config.nodes import Entry, Items, Node, Place, Scalar, Table
-from laneway.config.origins import Assignment, Layer, Origin
+from laneway.config.origins import Assignment, Layer, Origin, Written
 from laneway.config.problems import Problems, closest, shown
-from laneway.config.references import Expanded, expand
+from laneway.config.references import Expanded, Template, expand
 from laneway.config.shape import STAR, Block, Each, Leaf, Path, Way, words
 from laneway.errors import ConfigError
 from laneway.kernel.registry import NAME_MAX, check_name
+from laneway.options import SESSION_LANES
 
 __all__ = ("Reading", "fill", "name_problem", "unknown_key")
 
@@ -27,7 +30,11 @@ def fill(target: Path, names: tuple[str, ...]) -> Path:
 
 
 def name_problem(kind: str, name: str) -> str:
-    """What is wrong with a name that a file gives to a lane, a channel or a workspace; nothing if it is good."""
+    """What is wrong with a name that a file gives to a lane, a channel or a model; nothing if it is good."""
+    if kind == SESSION_LANE:
+        meant = closest(name, SESSION_LANES)
+        hint = f"did you mean {meant}?" if meant else ", ".join(SESSION_LANES)
+        return "" if name in SESSION_LANES else f"there is no lane {shown(name)} in a session ({hint})"
     if kind == "lane":
         try:
             check_name(name)
@@ -48,11 +55,37 @@ def unknown_key(block: Block, key: str) -> str:
     return "known here: " + ", ".join(known[:KNOWN_MAX]) + (", …" if len(known) > KNOWN_MAX else "")
 
 
+class _NotedError(Exception):
+    """A value is wrong, and what is wrong with it was noted already."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """The texts of one value with their references followed."""
+
+    texts: dict[Scalar, Expanded] = field(default_factory=dict)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a variable was read."""
+        return any(each.hidden for each in self.texts.values())
+
+    def read(self, node: Node, kind: Kind) -> Any:
+        """A value of a kind; what came from a variable is text, whatever the kind."""
+        if not isinstance(node, Scalar):
+            raise RefusedError
+        found = self.texts.get(node)
+        if found is None:
+            return kind.read(node.value)
+        return kind.read_text(found.text) if found.names else kind.read(found.text)
+
+
 @dataclass(slots=True, kw_only=True)
 class Reading:
     """Reads one file. `assignments` are what it sets, in its order.
 
-    `blocks` says where each block of the settings began, `named` which lanes, channels and workspaces there are.
+    `blocks` says where each block of the settings began, `written` which of them stand there with keys or as an empty
+    block, `named` which lanes, channels and workspaces there are.
     """
 
     layer: Layer
@@ -60,6 +93,7 @@ class Reading:
     problems: Problems
     assignments: list[Assignment] = field(default_factory=list)
     blocks: dict[Path, tuple[str, Place]] = field(default_factory=dict)
+    written: dict[Path, Written] = field(default_factory=dict)
     named: list[Path] = field(default_factory=list)
     _set: dict[Path, Assignment] = field(default_factory=dict)
 
@@ -90,6 +124,9 @@ class Reading:
         if not home:
             return
         home = fill(home, names)
+        if isinstance(entry.node, Table):
+            origin = self._origin(home, entry.place)
+            self.written.setdefault(home, Written(origin=origin, keys=len(entry.node.entries)))
         if home not in self.blocks:
             self.blocks[home] = (written, entry.place)
             return
@@ -163,20 +200,65 @@ class Reading:
 
     def _leaf(self, leaf: Leaf, node: Node, names: tuple[str, ...], written: str) -> None:
         target = fill(leaf.target, names)
-        expanded: Expanded | None = None
-        if isinstance(node, Scalar) and isinstance(node.value, str):
-            expanded = expand(node.value, self.environ)
-            if not self._references_hold(expanded, node.place, written):
-                return
-        try:
-            value = _value_of(leaf, node, expanded)
-        except RefusedError as refused:
-            self._refuse(leaf, node, expanded, refused, written)
+        taken = _Taken()
+        if not self._references_hold(node, taken, written):
             return
-        source = self.problems.source
-        origin = Origin(layer=self._layer_of(target), file=source, line=node.place.line, column=node.place.column)
-        hidden = expanded is not None and expanded.hidden
+        try:
+            value = self._value_of(leaf, node, taken, written)
+        except RefusedError as refused:
+            self._refuse(leaf, node, taken, refused, written)
+            return
+        except _NotedError:
+            return
+        origin = self._origin(target, node.place)
+        hidden = taken.hidden or leaf.setting.hides(value)
         self._assign(Assignment(path=target, value=value, origin=origin, written=written, hidden=hidden), node.place)
+
+    def _origin(self, target: Path, place: Place) -> Origin:
+        layer, source = self._layer_of(target), self.problems.source
+        return Origin(layer=layer, file=source, line=place.line, column=place.column)
+
+    def _value_of(self, leaf: Leaf, node: Node, taken: _Taken, written: str) -> Any:
+        kind = leaf.setting.kind
+        match node:
+            case Scalar(value=None) if leaf.is_optional:
+                return None
+            case Scalar():
+                return taken.read(node, kind)
+            case Items() if isinstance(kind, Several) and len(node.nodes) <= kind.most:
+                return self._several(leaf, kind, node, taken, written)
+            case Table() if isinstance(kind, Tree):
+                return self._plain(node, taken, written)
+            case _:
+                raise RefusedError
+
+    def _several(self, leaf: Leaf, kind: Several, node: Items, taken: _Taken, written: str) -> tuple[Any, ...]:
+        """The items of a list; each wrong one is told at its own place."""
+        values, wrong = [], False
+        for number, item in enumerate(node.nodes):
+            try:
+                values.append(taken.read(item, kind.item))
+            except RefusedError as refused:
+                setting = dataclasses.replace(leaf.setting, kind=kind.item)
+                one = dataclasses.replace(leaf, setting=setting, is_optional=False)
+                self._refuse(one, item, taken, refused, f"{written}[{number}]")
+                wrong = True
+        if wrong:
+            raise _NotedError
+        return tuple(values)
+
+    def _plain(self, node: Node, taken: _Taken, written: str) -> Any:
+        """A tree of plain values, with the references put in."""
+        match node:
+            case Scalar():
+                found = taken.texts.get(node)
+                return node.value if found is None else found.text
+            case Items():
+                return [self._plain(each, taken, written) for each in node.nodes]
+            case Table():
+                seen: dict[str, Entry] = {}
+                kept = [e for e in node.entries if self._is_first(e, seen, e.key, f"{written}.{e.key}")]
+                return {each.key: self._plain(each.node, taken, f"{written}.{each.key}") for each in kept}
 
     def _layer_of(self, target: Path) -> Layer:
         inline = target[0] == "workspaces" and target[2:] != ("path",)
@@ -194,50 +276,59 @@ class Reading:
             return
         self.assignments.append(assignment)
 
-    def _references_hold(self, expanded: Expanded, place: Place, written: str) -> bool:
+    def _references_hold(self, node: Node, taken: _Taken, written: str) -> bool:
+        """Follow the references in a value, in lists and blocks too; note each that leads nowhere."""
+        match node:
+            case Scalar(value=str() | Template() as text):
+                expanded = taken.texts[node] = expand(text, self.environ)
+                return self._reference_holds(expanded, node, written)
+            case Scalar():
+                return True
+            case Items():
+                inside = [(each, written) for each in node.nodes]
+            case Table():
+                inside = [(each.node, f"{written}.{each.key}") for each in node.entries]
+        wrong = [each for each, path in inside if not self._references_hold(each, taken, path)]
+        return not wrong
+
+    def _reference_holds(self, expanded: Expanded, node: Scalar, written: str) -> bool:
         if expanded.broken:
-            self.problems.add(place, f"{written}: {expanded.broken}", setting=written)
+            self.problems.add(node.place, f"{written}: {expanded.broken}", setting=written)
         for name in expanded.missing:
+            default = f'env("{name}", "…")' if isinstance(node.value, Template) else f"${{{name}:-…}}"
             self.problems.add(
-                place,
+                node.place,
                 f"{written} refers to the variable {name}, which is not set",
                 setting=written,
-                hint=f"set it, or give a default: ${{{name}:-…}}",
+                hint=f"set it, or give a default: {default}",
             )
         return not expanded.broken and not expanded.missing
 
-    def _refuse(self, leaf: Leaf, node: Node, expanded: Expanded | None, refused: RefusedError, written: str) -> None:
+    def _refuse(self, leaf: Leaf, node: Node, taken: _Taken, refused: RefusedError, written: str) -> None:
         facts: dict[str, Any] = {"setting": written, "hint": refused.hint}
+        expanded = taken.texts.get(node) if isinstance(node, Scalar) else None
         if expanded is not None and expanded.names:
             found = "what " + " and ".join(f"${{{name}}}" for name in expanded.names) + " holds"
             facts["hint"] = ""  # it might tell the value
-        elif isinstance(node, Scalar):
+        elif not isinstance(node, Scalar):
+            found = _what(node)
+        elif leaf.setting.secret is not None and node.value is not None:
+            found = "what stands there"
+        else:
             found = shown(node.value)
             facts["value"] = node.value
-        else:
-            found = _what(node)
         allowed = leaf.setting.kind.says + (", or null" if leaf.is_optional else "")
         self.problems.add(node.place, f"{written} must be {allowed}, not {found}", **facts)
 
     def _not_a_block(self, node: Node, written: str, hint: str) -> None:
-        found = shown(node.value) if isinstance(node, Scalar) else _what(node)
+        # A key that was written without its block is text here, and must not be shown.
+        found = "text" if isinstance(node, Scalar) and isinstance(node.value, str) else _what(node)
         self.problems.add(node.place, f"{written} must be a block with keys, not {found}", setting=written, hint=hint)
 
 
 def _identity(way: Way, name: str) -> str:
     """One word for all names of a setting."""
     return way.target[-1] if isinstance(way, Leaf) else name
-
-
-def _value_of(leaf: Leaf, node: Node, expanded: Expanded | None) -> Any:
-    kind = leaf.setting.kind
-    if not isinstance(node, Scalar):
-        raise RefusedError
-    if node.value is None and leaf.is_optional:
-        return None
-    if expanded is None:
-        return kind.read(node.value)
-    return kind.read_text(expanded.text) if expanded.names else kind.read(expanded.text)
 
 
 def _what(node: Node) -> str:

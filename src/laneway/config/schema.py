@@ -10,15 +10,17 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
+from laneway.config.agent_blocks import SESSION_LANE
+from laneway.config.kinds import REFERENCE
 from laneway.config.references import PATTERN
 from laneway.config.settings import ALSO
 from laneway.config.shape import STAR, Block, Each, Leaf, Path, Way, root, spellings
 from laneway.kernel.registry import NAME_MAX
+from laneway.options import SESSION_LANES
 
 __all__ = ("DIALECT", "json_schema")
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-REFERENCE: Final = "reference"
 WORKSPACE: Final = ("workspaces", STAR)
 Json = dict[str, Any]
 
@@ -26,8 +28,8 @@ Json = dict[str, Any]
 def json_schema() -> Json:
     """The schema of a main file; that of a workspace's file is the same without `workspaces`."""
     defs: dict[str, Json] = {
-        REFERENCE: {
-            "description": 'A value from the environment: ${NAME}, ${NAME:-default} or env("NAME").',
+        "reference": {
+            "description": 'From the environment: ${NAME}, ${NAME:-default}, env("NAME") or env("NAME", "default").',
             "type": "string",
             "pattern": PATTERN,
         }
@@ -54,7 +56,7 @@ def _way(way: Way, path: Path, defs: dict[str, Json]) -> Json:
 
 
 def _leaf(leaf: Leaf) -> Json:
-    choices = [leaf.setting.kind.schema(), {"$ref": f"#/$defs/{REFERENCE}"}]
+    choices: list[Json] = [leaf.setting.kind.schema(), REFERENCE]
     if leaf.is_optional:
         choices.append({"type": "null"})
     return {"description": leaf.setting.says, "anyOf": choices}
@@ -69,8 +71,7 @@ def _block(block: Block, path: Path, defs: dict[str, Json]) -> Json:
         same = way.target[-1] if isinstance(way, Leaf) else name
         groups.setdefault(same, []).extend(spellings(name))
     twice = [{"required": list(pair)} for group in groups.values() for pair in itertools.combinations(group, 2)]
-    if not path or path == WORKSPACE:
-        twice += _second_places(block)
+    twice += _second_places(block, path[len(WORKSPACE) :] if path[: len(WORKSPACE)] == WORKSPACE else path)
     made: Json = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
     if block.says:
         made["description"] = block.says
@@ -82,22 +83,30 @@ def _block(block: Block, path: Path, defs: dict[str, Json]) -> Json:
 
 
 def _each(each: Each, path: Path, defs: dict[str, Json]) -> Json:
-    slashes = r"(?!.*(?:^|/)(?:/|$))" if each.names == "lane" else ""
+    names: Json = {"maxLength": NAME_MAX}
+    if each.names == SESSION_LANE:
+        names = {"enum": list(SESSION_LANES)}
+    else:
+        slashes = r"(?!.*(?:^|/)(?:/|$))" if each.names == "lane" else ""
+        names["pattern"] = rf"^{slashes}\S(?:.*\S)?$"
     return {
         "description": each.says,
         "type": ["object", "null"],
-        "propertyNames": {"maxLength": NAME_MAX, "pattern": rf"^{slashes}\S(?:.*\S)?$"},
+        "propertyNames": names,
         "additionalProperties": _way(each.way, (*path, STAR), defs),
     }
 
 
-def _second_places(block: Block) -> Iterator[Json]:
-    """What a file may not have together: two places for one block, or for one setting."""
+def _second_places(block: Block, path: Path) -> Iterator[Json]:
+    """What a block may not have together: two places for one block inside it, or for one setting."""
+    depth = len(path)
     for also in ALSO:
-        target = tuple(also.target.split("."))
-        if STAR in target:
+        target, place = tuple(also.target.split(".")), tuple(also.place.split("."))
+        if target[:depth] != path or place[:depth] != path or (STAR in path) != (STAR in target):
             continue
-        place = tuple(also.place.split("."))
+        target, place = target[depth:], place[depth:]
+        if STAR in target or not target:
+            continue
         for other in _places_of(target):
             if other != place:
                 yield {"allOf": [_present(block, place), _present(block, other)]}

@@ -10,6 +10,12 @@ block here and give `Settings` a field of it.
 - the shape of `queue` with `lanes` and `drop_policy` (snake_case, YAML, a file of its own for each workspace).
 
 The second shape has other defaults: a session that is idle waits out the debounce too, and `main` has one slot.
+
+The file of an agent has a `queue` block as well, and there it means the lanes of the agent's tools. One block takes the
+keys of both, because no key is in both, because both stand at the top of a file under this name in files that people
+have, and because one agent may need both: what happens to a message while it is busy, and how wide its lanes are. What
+is set decides what there is: tools are queued when a key of theirs is set, or when the block is empty; the file has the
+second shape when `queue` sets anything for messages, or nothing for tools.
 """
 
 from __future__ import annotations
@@ -18,61 +24,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-from laneway.config.kinds import Choice, Flag, Kind, Text, Whole
+from laneway.config.agent_blocks import (
+    DIRS,
+    EFFECT,
+    NAMES,
+    SESSION_LANE,
+    TOOL_LANE,
+    TOOL_NAMES,
+    BoostBlock,
+    HandlerBlock,
+    PermissionsBlock,
+    ProviderBlock,
+    RateBlock,
+    RetryBlock,
+)
+from laneway.config.declaring import MS, SOME_MS, WIDTH, Setting, Sub, always, with_password
+from laneway.config.kinds import Choice, Flag, Number, Text, Tree, Whole, word_of
 from laneway.mail import CAP_MAX, Drop, Mode, OnCrash
-from laneway.records import CONCURRENCY_MAX, DURATION_MAX_MS
+from laneway.options import SESSION_LANES
+from laneway.records import CONCURRENCY_MAX, Effect
 
 __all__ = (
     "ALSO",
     "QUEUE_SHAPE",
     "QUEUE_SHAPE_DEFAULTS",
+    "TOOL_QUEUE",
     "Also",
     "ChannelBlock",
     "LaneBlock",
     "QueueBlock",
-    "Setting",
     "Settings",
     "SpawnBlock",
-    "Sub",
     "WorkspaceBlock",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One value: what it can be, what it means, other names for it. `unset` says what None stands for."""
-
-    kind: Kind
-    says: str
-    aliases: tuple[str, ...] = ()
-    unset: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sub:
-    """A block inside a block; with `names`, one block for each name that the file gives.
-
-    `shorthand` is the setting that a bare value means: `main: 4` is `main: {concurrency: 4}`. `outside` says whether
-    variables and options reach into it.
-    """
-
-    says: str
-    names: str = ""
-    shorthand: str = ""
-    outside: bool = True
-
-
-def _on_crash(word: str) -> OnCrash:
-    return OnCrash(word.strip().casefold())
 
 
 _CRASHES: Final = (OnCrash.REPORT, OnCrash.RERUN)  # to resume is for agent sessions
 
 
-MS: Final = Whole(least=0, most=DURATION_MAX_MS, unit="milliseconds")
-SOME_MS: Final = Whole(least=1, most=DURATION_MAX_MS, unit="milliseconds")
+def _on_crash(word: str) -> OnCrash:
+    meant = OnCrash(word.strip().casefold())
+    if meant not in _CRASHES:
+        raise ValueError(word)
+    return meant
+
+
 CAP: Final = Whole(least=1, most=CAP_MAX)
-WIDTH: Final = Whole(least=0, most=CONCURRENCY_MAX)
 MODE: Final = Choice(
     words=Mode,
     parse=Mode.parse,
@@ -84,6 +81,7 @@ MODE: Final = Choice(
 DROP: Final = Choice(words=Drop, parse=Drop.parse, aliases=("oldest", "newest", "summary", "summarise"))
 ON_CRASH: Final = Choice(words=_CRASHES, parse=_on_crash)
 INHERITED: Final = "what the queue says"
+RESERVED: Final = "Reserved: kept, and of no effect yet."
 
 
 def _lanes() -> Mapping[str, LaneBlock]:
@@ -105,7 +103,7 @@ class ChannelBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBlock:
-    """What happens to a message whose session is busy."""
+    """What happens to a message whose session is busy, and how the tools of an agent's session are queued."""
 
     mode: Annotated[Mode, Setting(kind=MODE, says="What a message does when its session is busy.")] = Mode.COLLECT
     debounce_ms: Annotated[
@@ -133,6 +131,67 @@ class QueueBlock:
     on_crash: Annotated[
         OnCrash, Setting(kind=ON_CRASH, says="What becomes of a message whose turn a crash cut short.")
     ] = OnCrash.REPORT
+    control_max_concurrency: Annotated[
+        int | None, Setting(kind=WIDTH, says="Tools: how many run at once in lane `control`.", unset="2")
+    ] = None
+    query_max_concurrency: Annotated[
+        int | None, Setting(kind=WIDTH, says="Tools: how many run at once in lane `query`.", unset="4")
+    ] = None
+    execute_max_concurrency: Annotated[
+        int | None, Setting(kind=WIDTH, says="Tools: how many run at once in lane `execute`.", unset="2")
+    ] = None
+    generate_max_concurrency: Annotated[
+        int | None, Setting(kind=WIDTH, says="How many calls of models run at once in lane `generate`.", unset="1")
+    ] = None
+    enable_dlq: Annotated[
+        bool | None,
+        Setting(kind=Flag(), says="Tools: whether calls that failed for good are kept.", unset="`false`"),
+    ] = None
+    dlq_max_size: Annotated[
+        int | None, Setting(kind=Whole(least=1, most=10_000_000), says="How many of them are kept.", unset="1,000")
+    ] = None
+    enable_metrics: Annotated[
+        bool | None, Setting(kind=Flag(), says="Tools: whether calls are counted and measured.", unset="`false`")
+    ] = None
+    enable_alerts: Annotated[
+        bool | None, Setting(kind=Flag(), says="Tools: whether it is told when many calls wait.", unset="`false`")
+    ] = None
+    default_timeout_ms: Annotated[
+        int | None, Setting(kind=SOME_MS, says="Tools: how long a call may run.", unset="no limit")
+    ] = None
+    storage_path: Annotated[
+        str | None,
+        Setting(
+            kind=Text(least=1, most=4096),
+            says="A folder that keeps dead letters and submitted payloads over a restart.",
+            unset="none: in memory",
+        ),
+    ] = None
+    pressure_threshold: Annotated[
+        int | None,
+        Setting(
+            kind=Whole(least=1, most=1_000_000_000),
+            says="Tools: from how many waiting calls on a lane is under pressure.",
+            unset="never",
+        ),
+    ] = None
+    lane_timeouts: Annotated[
+        Mapping[str, int],
+        Setting(kind=SOME_MS, says="Tools: how long a call may run in one lane.", names=SESSION_LANE),
+    ] = field(default_factory=dict)
+    retry_policy: Annotated[
+        RetryBlock, Sub(says="Tools: whether and when a read or an idempotent call that failed runs again.")
+    ] = field(default_factory=RetryBlock)
+    rate_limit: Annotated[RateBlock, Sub(says="Tools: how many calls of each lane may start in a window.")] = field(
+        default_factory=RateBlock
+    )
+    priority_boost: Annotated[BoostBlock, Sub(says="Tools: how a call climbs as its deadline comes near.")] = field(
+        default_factory=BoostBlock
+    )
+    lane_handlers: Annotated[
+        Mapping[str, HandlerBlock],
+        Sub(says="Tools: who runs the calls of a lane.", names=SESSION_LANE, shorthand="mode"),
+    ] = field(default_factory=dict)
     by_channel: Annotated[
         Mapping[str, ChannelBlock],
         Sub(says="What is different for one channel.", names="channel", shorthand="mode"),
@@ -198,7 +257,103 @@ class Settings:
         int | None,
         Setting(kind=WIDTH, says="A cap over all lanes together but `control`.", unset="no such cap"),
     ] = None
-    queue: Annotated[QueueBlock, Sub(says="What happens to messages.")] = field(default_factory=QueueBlock)
+    default_model: Annotated[
+        str | None,
+        Setting(
+            kind=Text(least=1, most=500),
+            says="The model of an agent: `scripted`, or a provider and a model such as `openai/gpt-5`.",
+            unset="the one that a session names",
+        ),
+    ] = None
+    system: Annotated[
+        str | None, Setting(kind=Text(most=1_000_000), says="What a model is told before all else.", unset="nothing")
+    ] = None
+    tools: Annotated[
+        tuple[str, ...] | None, Setting(kind=TOOL_NAMES, says="The built-in tools that an agent has.", unset="all")
+    ] = None
+    disabled_tools: Annotated[
+        tuple[str, ...] | None, Setting(kind=TOOL_NAMES, says="The built-in tools that it has not.", unset="none")
+    ] = None
+    max_tool_rounds: Annotated[
+        int | None,
+        Setting(kind=Whole(least=1, most=1_000_000), says="How often a run may call tools and ask again.", unset="50"),
+    ] = None
+    max_calls_per_answer: Annotated[
+        int | None,
+        Setting(kind=Whole(least=1, most=1_000_000), says="How many calls one answer may make.", unset="64"),
+    ] = None
+    max_execution_time_ms: Annotated[
+        int | None, Setting(kind=SOME_MS, says="How long a run may take.", unset="no limit")
+    ] = None
+    tool_timeout_ms: Annotated[
+        int | None, Setting(kind=SOME_MS, says="How long a call of a tool may take.", unset="no limit")
+    ] = None
+    output_max: Annotated[
+        int | None,
+        Setting(
+            kind=Whole(least=1, most=1_000_000_000),
+            says="How many characters of a tool's output a model is shown.",
+            unset="30,000",
+        ),
+    ] = None
+    auto_compact: Annotated[
+        bool | None,
+        Setting(kind=Flag(), says="Whether a long conversation is summed up by itself.", unset="`false`"),
+    ] = None
+    auto_compact_threshold: Annotated[
+        float | None,
+        Setting(
+            kind=Number(least=0.05, most=1), says="At which share of the model's context that happens.", unset="0.8"
+        ),
+    ] = None
+    session_store: Annotated[
+        str | None,
+        Setting(
+            kind=Text(least=1, most=4096),
+            says="Where sessions are kept: an address such as `sqlite:///agent.db`, or a folder.",
+            aliases=("sessions_dir",),
+            unset="in memory",
+            secret=with_password,
+        ),
+    ] = field(default=None, repr=False)
+    on_crash: Annotated[
+        str | None,
+        Setting(
+            kind=word_of("resume", "report", "ask"),
+            says="What becomes of a run that a crash cut short.",
+            unset="`resume`",
+        ),
+    ] = None
+    environment: Annotated[
+        tuple[str, ...] | None,
+        Setting(kind=NAMES, says="The variables that the shell tool may see.", unset="a few harmless ones"),
+    ] = None
+    skill_dirs: Annotated[tuple[str, ...] | None, Setting(kind=DIRS, says=RESERVED, unset="none")] = None
+    agent_dirs: Annotated[tuple[str, ...] | None, Setting(kind=DIRS, says=RESERVED, unset="none")] = None
+    mcp_servers: Annotated[
+        Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none", secret=always)
+    ] = field(default=None, repr=False)
+    budgets: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
+        default=None, repr=False
+    )
+    identity: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
+        default=None, repr=False
+    )
+    tool_lanes: Annotated[
+        Mapping[str, str], Setting(kind=TOOL_LANE, says="The lane in which a tool runs.", names="tool")
+    ] = field(default_factory=dict)
+    tool_effects: Annotated[
+        Mapping[str, Effect], Setting(kind=EFFECT, says="What a tool does to the world.", names="tool")
+    ] = field(default_factory=dict)
+    queue: Annotated[QueueBlock, Sub(says="What happens to messages, and how the tools of a session are queued.")] = (
+        field(default_factory=QueueBlock)
+    )
+    providers: Annotated[
+        Mapping[str, ProviderBlock], Sub(says="How a provider of models is reached.", names="provider")
+    ] = field(default_factory=dict)
+    permissions: Annotated[PermissionsBlock, Sub(says="Which calls of tools may be made.")] = field(
+        default_factory=PermissionsBlock
+    )
     lanes: Annotated[Mapping[str, LaneBlock], Sub(says="The lanes.", names="lane", shorthand="concurrency")] = field(
         default_factory=_lanes
     )
@@ -229,11 +384,22 @@ ALSO: Final = (
     Also("queue.lanes", "lanes"),
     Also("agents.defaults.max_concurrent", "lanes.main.concurrency"),
     Also("agents.defaults.subagents.max_concurrent", "lanes.subagent.concurrency"),
+    Also("providers.*.models.*.limit.context", "providers.*.models.*.context_tokens"),
+    Also("providers.*.models.*.limit.output", "providers.*.models.*.output_max"),
     Also("builtins.spawn.config.max_concurrent", "spawn.max_concurrent"),
 )
 
 QUEUE_SHAPE: Final = ("queue",)
 """The block whose presence at the top of a file says that the file has the second shape."""
+
+TOOL_QUEUE: Final = frozenset(
+    {
+        *(f"{lane}_max_concurrency" for lane in SESSION_LANES),
+        *("enable_dlq", "dlq_max_size", "enable_metrics", "enable_alerts", "default_timeout_ms", "storage_path"),
+        *("pressure_threshold", "lane_timeouts", "retry_policy", "rate_limit", "priority_boost", "lane_handlers"),
+    }
+)
+"""The keys of `queue` that are about tools; all others are about messages."""
 
 QUEUE_SHAPE_DEFAULTS: Final[Mapping[tuple[str, ...], Any]] = {
     ("queue", "debounce_idle"): True,

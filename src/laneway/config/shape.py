@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final, TypeAlias, get_args, get_type_hints
 
-from laneway.config.settings import ALSO, Setting, Settings, Sub
+from laneway.config.declaring import Setting, Sub
+from laneway.config.settings import ALSO, Settings
 
 __all__ = (
     "STAR",
@@ -64,7 +65,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Each:
-    """A place with names that the file chooses: lanes, channels, workspaces. `names` says what they are names of."""
+    """A place with names that the file chooses: lanes, channels, models. `names` says what they are names of."""
 
     says: str
     names: str
@@ -115,7 +116,7 @@ class DeclaredSub:
 def settings_of(block: type[Any]) -> tuple[Declared, ...]:
     """The settings of a declared block."""
     return tuple(
-        Declared(field.name, facts, field.default, NoneType in get_args(kind))
+        Declared(field.name, facts, None if facts.names else field.default, NoneType in get_args(kind))
         for field, kind, facts in _annotated(block)
         if isinstance(facts, Setting)
     )
@@ -161,11 +162,18 @@ def root(*, in_workspace: bool = False) -> Block:
 def _keys_of(block: type[Any], target: Path) -> dict[str, Way]:
     keys: dict[str, Way] = {}
     for each in settings_of(block):
-        leaf = Leaf(target=(*target, each.name), setting=each.setting, is_optional=each.is_optional)
-        keys.update(dict.fromkeys((each.name, *each.setting.aliases), leaf))
+        keys.update(dict.fromkeys((each.name, *each.setting.aliases), _setting(each, (*target, each.name))))
     for inner in subs_of(block):
         keys[inner.name] = _sub(inner, (*target, inner.name))
     return keys
+
+
+def _setting(declared: Declared, target: Path) -> Way:
+    setting = declared.setting
+    if not setting.names:
+        return Leaf(target=target, setting=setting, is_optional=declared.is_optional)
+    leaf = Leaf(target=(*target, STAR), setting=setting, is_optional=False)
+    return Each(says=setting.says, names=setting.names, way=leaf, home=target)
 
 
 def _sub(declared: DeclaredSub, target: Path) -> Way:
@@ -183,9 +191,18 @@ def _with_also(keys: dict[str, Way], prefix: Path) -> dict[str, Way]:
     """Put in the second places of `ALSO`. Each finds its target in the tree as it was declared."""
     declared = dict(keys)
     for also in ALSO:
-        way = _resolve(Block(says="", keys=declared), tuple(also.target.split(".")), len(prefix))
-        keys = _insert(keys, tuple(also.place.split(".")), way)
+        place, target = tuple(also.place.split(".")), tuple(also.target.split("."))
+        top = Block(says="", keys=declared)
+        keys = _insert(keys, place, _inside(top, target) if STAR in place else _resolve(top, target, len(prefix)))
     return keys
+
+
+def _inside(way: Way, target: Path) -> Way:
+    """The way at a path whose names are those of the place: it keeps its stars."""
+    for part in target:
+        assert not isinstance(way, Leaf)
+        way = way.keys[part] if isinstance(way, Block) else way.way
+    return way
 
 
 def _resolve(way: Way, target: Path, depth: int) -> Way:
@@ -225,5 +242,10 @@ def _insert(keys: dict[str, Way], place: Path, way: Way) -> dict[str, Way]:
         assert first not in keys
         return {**keys, first: way}
     there = keys.get(first, Block(says="", keys={}))
+    if isinstance(there, Each):
+        assert isinstance(there.way, Block)
+        _, *rest = rest  # the star
+        block = dataclasses.replace(there.way, keys=_insert(dict(there.way.keys), tuple(rest), way))
+        return {**keys, first: dataclasses.replace(there, way=block)}
     assert isinstance(there, Block)
     return {**keys, first: dataclasses.replace(there, keys=_insert(dict(there.keys), tuple(rest), way))}

@@ -1,4 +1,7 @@
-"""Texts become nodes with places: YAML 1.2, JSON5, TOML; what a format does not allow says where and why."""
+"""Texts become nodes with places: YAML 1.2, JSON5, TOML; what a format does not allow says where and why.
+
+HCL has a module of its own: `test_hcl.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ from laneway.config.formats.yaml import read_yaml
 from laneway.config.nodes import DEPTH_MAX, FILE_BYTES_MAX, NODES_MAX, Items, Node, Scalar, Table
 from laneway.config.problems import Problems
 from tests.unit.config.desk import lines_of, nodes, values_of
+
+ENDINGS = ".yaml, .yml, .json, .json5, .jsonc, .toml, .hcl, .acl"
 
 
 def plain(node: Node | None) -> Any:
@@ -388,8 +393,12 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("a.ini", b"", "a.ini: there is no format for .ini (.yaml, .yml, .json, .json5, .jsonc, .toml)"),
-        ("a", b"", "a: there is no format for a file without an ending (.yaml, .yml, .json, .json5, .jsonc, .toml)"),
+        ("a.ini", b"", f"a.ini: there is no format for .ini ({ENDINGS})"),
+        (
+            "a",
+            b"",
+            f"a: there is no format for a file without an ending ({ENDINGS})",
+        ),
         ("a.yaml", b"a: 1\nb: \x00\n", "a.yaml:2:4: a control character (is this a text file?)"),
         ("a.yaml", b"\x89PNG\r\n", "a.yaml:1:1: the file is not UTF-8 text (save it as UTF-8)"),
         ("a.yaml", "é: 1\nä: ".encode() + b"\xff", "a.yaml:2:4: the file is not UTF-8 text (save it as UTF-8)"),

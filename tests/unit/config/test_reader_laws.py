@@ -11,9 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laneway.config import InvalidConfigError, Settings, inbox_options, lanes_options, load
+from laneway.config import InvalidConfigError, Settings, agent_settings, inbox_options, lanes_options, load
+from laneway.config.agent_blocks import SESSION_LANE
+from laneway.config.outside import SKIPPED
 from laneway.config.shape import Block, Each, Leaf, Way, root, spellings
 from laneway.errors import ConfigError
+from laneway.options import SessionOptions
 from tests.unit.config.desk import read, values_of
 
 WORDS = (
@@ -93,7 +96,8 @@ fragments = st.sampled_from(
 
 
 @given(
-    st.lists(fragments, max_size=15).map("".join) | st.text(max_size=60), st.sampled_from([".yaml", ".json", ".toml"])
+    st.lists(fragments, max_size=15).map("".join) | st.text(max_size=60),
+    st.sampled_from([".yaml", ".json", ".toml", ".hcl"]),
 )
 def test_no_text_raises_anything(text: str, ending: str) -> None:
     assignments, problems = read(text, ending, {})
@@ -111,7 +115,7 @@ def test_no_tree_raises_anything(tree: Any) -> None:
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=80), ending=st.sampled_from([".yaml", ".json5", ".toml"]))
+@given(content=st.binary(max_size=80), ending=st.sampled_from([".yaml", ".json5", ".toml", ".hcl"]))
 def test_no_bytes_raise_anything_but_a_config_error(tmp_path: Path, content: bytes, ending: str) -> None:
     file = tmp_path / f"a{ending}"
     file.write_bytes(content)
@@ -144,14 +148,17 @@ def leaves(way: Way, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], Leaf]
         case Block():
             return [found for key, inner in way.keys.items() for found in leaves(inner, (*path, key))]
         case Each():
-            return leaves(way.way, (*path, "some-Name_1"))
+            return leaves(way.way, (*path, LANE if way.names == SESSION_LANE else NAME))
 
 
+NAME, LANE = "some-Name_1", "query"
 LEAVES = leaves(root(), ())
+TOGETHER = ("max_operations", "input_price", "output_price")  # what needs another setting beside it
 
 
 def value_for(leaf: Leaf) -> Any:
-    choices = (True, 5, "collect", "old", "report", "text")
+    words = ("collect", "old", "report", "none", "unlimited", "standard", "internal", "ask", "query", "read", "text")
+    choices = (True, 5, 0.5, *words, "https://x", ["read"], {"any": ["thing", 1, None]})
     for choice in choices:
         try:
             leaf.setting.kind.read(choice)
@@ -159,6 +166,10 @@ def value_for(leaf: Leaf) -> Any:
             continue
         return choice
     raise AssertionError(leaf)
+
+
+def as_text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, list) else json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 def nest(path: list[str], value: Any) -> Any:
@@ -170,7 +181,7 @@ def nest(path: list[str], value: Any) -> Any:
 @given(st.sampled_from(LEAVES), st.data())
 def test_all_spellings_of_a_path_mean_the_same(found: tuple[tuple[str, ...], Leaf], draw: st.DataObject) -> None:
     path, leaf = found
-    names = [key if key == "some-Name_1" else draw.draw(st.sampled_from(spellings(key))) for key in path]
+    names = [key if key in (NAME, LANE) else draw.draw(st.sampled_from(spellings(key))) for key in path]
     value = value_for(leaf)
     spelled = values_of(json.dumps(nest(names, value)), ".json")
     assert spelled == values_of(json.dumps(nest(list(path), value)), ".json")
@@ -180,11 +191,12 @@ def test_all_spellings_of_a_path_mean_the_same(found: tuple[tuple[str, ...], Lea
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(range(len(LEAVES))), st.none(), max_size=6))
 def test_whatever_loads_can_be_used(chosen: dict[int, None]) -> None:
-    """Any set of good values makes settings that `Inbox` and `Lanes` take."""
+    """Any set of good values makes settings that `Inbox`, `Lanes` and an agent's sessions take."""
     overrides = [
-        ".".join(f'"{key}"' for key in LEAVES[number][0]) + f"={value_for(LEAVES[number][1])}"
+        ".".join(f'"{key}"' for key in LEAVES[number][0]) + f"={as_text(value_for(LEAVES[number][1]))}"
         for number in chosen
-        if LEAVES[number][0][0] not in ("workspaces", "name", "description")
+        if LEAVES[number][0][0] not in ("workspaces", *SKIPPED) and LEAVES[number][0][-1] not in TOGETHER
     ]
     loaded = load(environ={}, overrides=overrides)
+    assert isinstance(agent_settings(loaded).session_options(), SessionOptions)
     assert inbox_options(loaded.settings)["concurrency"] == lanes_options(loaded.settings)["lanes"]["main"].concurrency

@@ -1,0 +1,187 @@
+"""The settings of an agent: a file, or the text of one, in; `AgentSettings` out.
+
+They are the agent's part of the settings that every file can have, with the `queue` block as a `SessionQueueConfig` and
+the permissions as a `PermissionPolicy`. The environment is a layer above the file here too: `LANEWAY_DEFAULT_MODEL`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from laneway.config.agent_blocks import ProviderBlock
+from laneway.config.effective import Effective, load, load_text
+from laneway.config.files import FORMATS
+from laneway.config.origins import Layer
+from laneway.config.problems import InvalidConfigError, Problem
+from laneway.config.settings import TOOL_QUEUE, Settings
+from laneway.options import (
+    LaneHandlerConfig,
+    PermissionPolicy,
+    PriorityBoostConfig,
+    RateLimitConfig,
+    RetryPolicyConfig,
+    SessionOptions,
+    SessionQueueConfig,
+)
+from laneway.records import Effect
+
+__all__ = ("AgentSettings", "agent_settings", "load_agent")
+
+BLOCK: Final = re.compile(r'[\w-]+(?:\s+(?:"[^"]*"|[\w-]+))*\s*\{')
+PAIR: Final = re.compile(r"""(?:["']?[\w.-]+["']?)\s*=(?!=)\s*(?P<value>.*)""")
+KEY: Final = re.compile(r"""(?:["'][^"']*["']|[\w. -]+)\s*:(?:\s|$)|---|- """)
+SECTION: Final = re.compile(r"\[\[?[^\[\]]+\]\]?\s*(?:#.*)?")
+NAMED: Final = {".hcl": "HCL", ".yaml": "YAML", ".toml": "TOML", ".json5": "JSON"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What a configuration says about an agent; None where it says nothing.
+
+    `queue` is None when tools are not queued. `settings` is all that was read, for `inbox_options` and others. The
+    reserved parts (`skill_dirs`, `agent_dirs`, `mcp_servers`, `budgets`, `identity`) are as they stand in the file.
+    """
+
+    default_model: str | None = None
+    providers: Mapping[str, ProviderBlock] = field(default_factory=dict)
+    system: str | None = None
+    tools: tuple[str, ...] | None = None
+    disabled_tools: tuple[str, ...] = ()
+    tool_lanes: Mapping[str, str] = field(default_factory=dict)
+    tool_effects: Mapping[str, Effect] = field(default_factory=dict)
+    queue: SessionQueueConfig | None = None
+    permissions: PermissionPolicy | None = None
+    max_tool_rounds: int | None = None
+    max_calls_per_answer: int | None = None
+    max_execution_time_ms: int | None = None
+    tool_timeout_ms: int | None = None
+    output_max: int | None = None
+    auto_compact: bool | None = None
+    auto_compact_threshold: float | None = None
+    session_store: str | None = field(default=None, repr=False)
+    on_crash: str | None = None
+    environment: tuple[str, ...] | None = None
+    skill_dirs: tuple[str, ...] = ()
+    agent_dirs: tuple[str, ...] = ()
+    mcp_servers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    budgets: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    identity: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    settings: Settings = field(default_factory=Settings, repr=False)
+
+    def session_options(self) -> SessionOptions:
+        """What holds for each session, unless the session says otherwise. Models, tools and stores are not in it."""
+        same = ("system", "max_tool_rounds", "max_calls_per_answer", "max_execution_time_ms", "tool_timeout_ms")
+        more = ("output_max", "auto_compact", "auto_compact_threshold", "on_crash")
+        return SessionOptions(
+            tool_lanes=self.tool_lanes or None,
+            tool_effects=self.tool_effects or None,
+            queue_config=None if self.queue is None else self.queue.copy(),
+            permission_policy=self.permissions,
+            **{name: getattr(self, name) for name in (*same, *more)},
+        )
+
+
+def load_agent(source: str | os.PathLike[str], *, environ: Mapping[str, str]) -> AgentSettings:
+    """The settings of an agent from a file, or from the text of one.
+
+    Text is what has a line break or a brace, or an `=` or `:` and no ending of a file. It is HCL, YAML, TOML or JSON by
+    its looks; errors name what it was taken for. Raises `InvalidConfigError` with all problems.
+    """
+    if not isinstance(source, str):
+        return agent_settings(load(source, environ=environ))
+    if not source.strip():
+        message = "an agent is configured by the path of a file, or by the text of one"
+        raise InvalidConfigError([Problem(source="the configuration", message=message)])
+    if not _is_text(source):
+        return agent_settings(load(source, environ=environ))
+    ending = _format_of(source)
+    text = source.removeprefix("\ufeff")
+    return agent_settings(load_text(text, ending, source=f"the text, read as {NAMED[ending]}", environ=environ))
+
+
+def agent_settings(effective: Effective) -> AgentSettings:
+    """The agent's part of settings that were loaded."""
+    settings = effective.settings
+    given: dict[str, Any] = {
+        each.name: value
+        for each in fields(AgentSettings)
+        if hasattr(settings, each.name) and (value := getattr(settings, each.name)) is not None
+    }
+    given["queue"] = _queue(effective)
+    given["permissions"] = _permissions(effective)
+    return AgentSettings(**given, settings=settings)
+
+
+def _is_text(source: str) -> bool:
+    if "\n" in source or "{" in source:
+        return True
+    return ("=" in source or ":" in source) and Path(source).suffix.lower() not in FORMATS
+
+
+def _format_of(text: str) -> str:
+    """What a text looks like: the first line that can be only one of them decides."""
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return ".json5"
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line.startswith(("#", "//", "/*")):
+            continue
+        if pair := PAIR.match(line):
+            value = pair["value"]
+            if value.startswith(("'", '"""')) or "." in line[: pair.start("value")]:
+                return ".toml"
+            if value.startswith(("env(", "<<")) or value.endswith("{"):
+                return ".hcl"
+        elif BLOCK.match(line):
+            return ".hcl"
+        elif KEY.match(line):
+            return ".yaml"
+        elif SECTION.fullmatch(line):
+            return ".toml"
+    return ".hcl" if "=" in text else ".yaml"
+
+
+def _queue(effective: Effective) -> SessionQueueConfig | None:
+    """The lanes of tools, if the settings say anything of them."""
+    home = ("queue",)
+    block = effective.settings.queue
+    is_empty = home in effective.written and effective.written[home].keys == 0
+    if not is_empty and not any(path[1] in TOOL_QUEUE for path in _said(effective, home)):
+        return None
+    given = {name: value for name in TOOL_QUEUE if (value := getattr(block, name)) is not None}
+    records = (
+        ("retry_policy", RetryPolicyConfig),
+        ("rate_limit", RateLimitConfig),
+        ("priority_boost", PriorityBoostConfig),
+    )
+    for name, record in records:
+        values = _kept(given.pop(name))
+        if any(_said(effective, (*home, name))) or (*home, name) in effective.written:
+            given[name] = record(**values)
+    given["lane_handlers"] = {lane: LaneHandlerConfig(**_kept(each)) for lane, each in block.lane_handlers.items()}
+    return SessionQueueConfig(**given)
+
+
+def _permissions(effective: Effective) -> PermissionPolicy | None:
+    home = ("permissions",)
+    if not any(_said(effective, home)) and home not in effective.written:
+        return None
+    return PermissionPolicy(**_kept(effective.settings.permissions))
+
+
+def _said(effective: Effective, home: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """What somebody has set or written below a block."""
+    depth = len(home)
+    for value in effective.values:
+        if value.path[:depth] == home and value.origin.layer is not Layer.DEFAULT:
+            yield value.path
+    yield from (path for path in effective.written if path[:depth] == home and len(path) > depth)
+
+
+def _kept(block: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(block).items() if value is not None}

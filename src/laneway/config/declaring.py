@@ -1,0 +1,62 @@
+"""How a setting is declared: what it can be, what it means, and whether it may be shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from laneway.config.kinds import Kind, Whole
+from laneway.records import CONCURRENCY_MAX, DURATION_MAX_MS
+
+__all__ = ("MS", "SOME_MS", "WIDTH", "Setting", "Sub", "always", "with_password")
+
+MS: Final = Whole(least=0, most=DURATION_MAX_MS, unit="milliseconds")
+SOME_MS: Final = Whole(least=1, most=DURATION_MAX_MS, unit="milliseconds")
+WIDTH: Final = Whole(least=0, most=CONCURRENCY_MAX)
+CREDENTIALS: Final = re.compile(r"://[^/?#]*@")
+
+
+def always(_: object) -> bool:
+    """A secret, whatever it is."""
+    return True
+
+
+def with_password(value: object) -> bool:
+    """A secret if it is an address with credentials in it."""
+    return isinstance(value, str) and CREDENTIALS.search(value) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One value: what it can be, what it means, other names for it. `unset` says what None stands for.
+
+    With `names`, one value for each name that the file gives. `secret` says which values are shown nowhere; errors show
+    no value of a setting that has one.
+    """
+
+    kind: Kind
+    says: str
+    aliases: tuple[str, ...] = ()
+    unset: str = ""
+    names: str = ""
+    secret: Callable[[Any], bool] | None = None
+
+    def hides(self, value: object) -> bool:
+        """Whether a value is a secret."""
+        return self.secret is not None and self.secret(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sub:
+    """A block inside a block; with `names`, one block for each name that the file gives.
+
+    `shorthand` is the setting that a bare value means: `main: 4` is `main: {concurrency: 4}`. `outside` says whether
+    variables and options reach into it.
+    """
+
+    says: str
+    names: str = ""
+    shorthand: str = ""
+    outside: bool = True

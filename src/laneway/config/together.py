@@ -1,0 +1,61 @@
+"""Rules about settings that belong together: what no single value can be blamed for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from laneway.config.origins import Assignment, Origin, Written
+from laneway.config.problems import Problem
+from laneway.config.shape import Path
+
+__all__ = ("together",)
+
+Found = Mapping[Path, Assignment]
+
+
+def together(found: Found, written: Mapping[Path, Written]) -> list[Problem]:
+    """What is wrong between the settings of a file, at its top and in each of its workspaces."""
+    homes = dict.fromkeys(path[:2] if path[0] == "workspaces" else () for path in (*found, *written))
+    return [
+        problem
+        for home in homes
+        for problem in (*_retry(found, home), *_rate(found, written, home), *_prices(found, home))
+    ]
+
+
+def _retry(found: Found, home: Path) -> Iterator[Problem]:
+    block = (*home, "queue", "retry_policy")
+    strategy = found.get((*block, "strategy"))
+    if strategy is not None and strategy.value == "fixed" and not _is_set(found, (*block, "fixed_delay_ms")):
+        yield _problem(strategy.origin, (*block, "fixed_delay_ms"), "a fixed retry needs fixed_delay_ms")
+
+
+def _rate(found: Found, written: Mapping[Path, Written], home: Path) -> Iterator[Problem]:
+    block = (*home, "queue", "rate_limit")
+    kind, count = found.get((*block, "limit_type")), found.get((*block, "max_operations"))
+    where = written[block].origin if block in written else None
+    if kind is not None and kind.value is not None:
+        if kind.value != "unlimited" and not _is_set(found, (*block, "max_operations")):
+            yield _problem(kind.origin, (*block, "max_operations"), f"a limit {kind.value} needs max_operations")
+    elif (place := count.origin if count is not None else where) is not None:
+        yield _problem(place, (*block, "limit_type"), "a rate limit needs limit_type")
+
+
+def _prices(found: Found, home: Path) -> Iterator[Problem]:
+    pairs = {"input_price": "output_price", "output_price": "input_price"}
+    depth = len(home)
+    for path, each in found.items():
+        if path[:depth] == home and path[depth] == "providers" and path[-1] in pairs and each.value is not None:
+            other = (*path[:-1], pairs[path[-1]])
+            if not _is_set(found, other):
+                yield _problem(each.origin, other, f"{path[-1]} needs {other[-1]}", "a price of nothing is 0")
+
+
+def _is_set(found: Found, path: Path) -> bool:
+    return path in found and found[path].value is not None
+
+
+def _problem(origin: Origin, path: Path, message: str, hint: str = "") -> Problem:
+    source = origin.file or origin.name
+    setting = ".".join(path)
+    return Problem(source=source, message=message, hint=hint, setting=setting, line=origin.line, column=origin.column)
