@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -59,7 +61,7 @@ class AsyncAgent:
         )
         self._sessions: list[AsyncSession] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch = ""
         self._closed = False
 
     @classmethod
@@ -136,16 +138,16 @@ class AsyncAgent:
             return []
         from laneway.tools import builtin_tools
 
-        names = None if self._builtin is True else set(self._builtin)
-        return [tool for tool in builtin_tools() if names is None or tool.spec.name in names]
+        names = self._builtin
+        return [tool for tool in builtin_tools() if names is True or tool.spec.name in names]
 
     # ---- closing ----
 
     def scratch(self) -> str:
-        """A folder that lives as long as the agent: for what sessions without a store have to put somewhere."""
-        if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="laneway-")
-        return self._scratch.name
+        """A folder that lives as long as the agent, made by whoever first puts something there."""
+        if not self._scratch:
+            self._scratch = os.path.join(tempfile.gettempdir(), f"laneway-{secrets.token_hex(8)}")
+        return self._scratch
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Own a task until it has ended."""
@@ -164,9 +166,8 @@ class AsyncAgent:
             await session.close()
         for task in list(self._tasks):
             task.cancel()
-        if self._scratch is not None:
-            self._scratch.cleanup()
-            self._scratch = None
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def __aenter__(self) -> Self:
         return self

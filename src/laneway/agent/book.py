@@ -20,8 +20,8 @@ from laneway.kernel.checkpoints import (
     encode,
     encode_compaction,
 )
-from laneway.kernel.ledger import INTENT, Change, LedgerEntry, decode_entry
-from laneway.kernel.rounds import Round, RoundState
+from laneway.kernel.ledger import INTENT, Change, LedgerEntry, LedgerState, decode_entry
+from laneway.kernel.rounds import Round, RoundState, open_result
 from laneway.rows import Owner, StateRow
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Book:
         self.owner = owner
         self.rounds: list[Round] = []
         self._runs: dict[str, list[Round]] = {}
+        self._run_of: dict[str, str] = {}  # the newest run over a message
         self.entries: dict[str, LedgerEntry] = {}  # the newest of each key
         self.compaction: Compaction | None = None
         self.is_loaded = False
@@ -67,6 +68,24 @@ class Book:
         if compactions:
             self.compaction = decode_compaction(compactions[-1], blobs.get)
         self.is_loaded = True
+        for one in self.rounds:
+            if one.state is RoundState.ACTING and not self._is_awaited(one.run_id):
+                self.close_old(one)
+
+    def _is_awaited(self, run_id: str) -> bool:
+        """Whether a message of a run still waits for its end: then somebody will go on with it."""
+        items = self._engine.kernel.items
+        return any(name in items for one in self.run(run_id) for name in one.messages)
+
+    def close_old(self, one: Round) -> None:
+        """The open round of a run that nobody goes on with: calls that had begun are unknown."""
+        for call in one.answer.calls:
+            one.results.setdefault(call.id, open_result(call))
+        one.state = RoundState.CUT
+        self.keep(one)
+        for entry in list(self.entries.values()):
+            if entry.run_id == one.run_id and entry.state is LedgerState.INTENDED:
+                self.end_entry(entry, Change.LOSE, "the process ended while it ran")
 
     async def _load_texts(self, history: History, rows: Iterable[StateRow]) -> None:
         after = 0
@@ -118,18 +137,23 @@ class Book:
         """The rounds of one run, in order."""
         return list(self._runs.get(run_id, ()))
 
+    def newest(self, run_id: str) -> str:
+        """The last of the runs that go on for one another."""
+        heirs = {before: after for after, before in self.lineage.items()}
+        while run_id in heirs:
+            run_id = heirs[run_id]
+        return run_id
+
     def _add(self, one: Round) -> None:
         self.rounds.append(one)
         self._runs.setdefault(one.run_id, []).append(one)
+        for message in one.messages:
+            self._run_of[message] = one.run_id
 
     def unfinished(self, messages: Iterable[str]) -> list[Round]:
         """The rounds of the newest run over these messages, if it has not come to its end."""
-        ids = set(messages)
-        newest = next((one.run_id for one in reversed(self.rounds) if ids & set(one.messages)), "")
-        heirs = {before: run_id for run_id, before in self.lineage.items()}
-        while newest in heirs:  # a run that goes on for another one has no messages of its own
-            newest = heirs[newest]
-        rounds = self.run(newest) if newest else []
+        known = [run_id for message in messages if (run_id := self._run_of.get(message, ""))]
+        rounds = self.run(self.newest(known[-1])) if known else []
         return [] if any(one.state is RoundState.FORGOTTEN for one in rounds) else rounds
 
     # ---- writing ----

@@ -81,6 +81,7 @@ SUMMARY_TITLE = "[Summary of the conversation so far]"
 RESUMED_UNKNOWN = (
     "[Unknown: the process ended while this call ran; it may have had its effect. Look before you do it again.]"
 )
+GO_ON = "[Go on with what was cut off]\n{prompt}"
 GONE = "[Not run: the process ended before it started, and there is no tool {name!r} any more]"
 
 
@@ -405,10 +406,9 @@ class Run:
         """Go on where a run over these messages was cut off; False if there is nothing to go on with."""
         turn = self.turn
         wanted = self.session.resume_wanted(turn)
-        rounds = self.book.run(wanted) if wanted else []
-        if not rounds and turn.attempt > 1:
-            rounds = self.book.unfinished(message.id for message in turn.messages)
-        if not wanted and turn.attempt > 1:
+        ids = [message.id for message in turn.messages]
+        rounds = self.book.run(self.book.newest(wanted)) if wanted else self.book.unfinished(ids)
+        if not wanted and (rounds or turn.attempt > 1):
             await self._agree_to_resume(rounds)
         if not rounds:
             return False
@@ -425,10 +425,16 @@ class Run:
         else:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
         self._base = self.book.utterances(turn.conversation, without=self.id)
+        others = self.book.rounds[-1].run_id not in (self.id, last.run_id)
+        self.machine.go_on(ids, [Prompt(text=GO_ON.format(prompt=self._prompt_of(rounds)))] if others else [])
         done = len(rounds) - (last.state is not RoundState.DONE)
         self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
         self.emit(RunResumedEvent(resumed_from=last.run_id, rounds=done, unknown=unknown))
         return True
+
+    def _prompt_of(self, rounds: list[Round]) -> str:
+        """What the run was about."""
+        return next((prompt.text for one in rounds for prompt in one.prompts), self.turn.prompt)
 
     async def _agree_to_resume(self, rounds: list[Round]) -> None:
         """The process died in this run before: whether to go on is a setting, or somebody is asked."""
@@ -443,18 +449,8 @@ class Run:
             reason = f"{reason}, and going on was not approved ({answer.state})"
         for one in rounds:
             if one.state is RoundState.ACTING:
-                self._close_old(one)
+                self.book.close_old(one)
         raise InterruptSignalError(reason)
-
-    def _close_old(self, one: Round) -> None:
-        """The open round of a run that nobody goes on with: calls that had begun are unknown."""
-        for call in one.answer.calls:
-            one.results.setdefault(call.id, open_result(call))
-        one.state = RoundState.CUT
-        self.book.keep(one)
-        for entry in list(self.book.entries.values()):
-            if entry.run_id == one.run_id and entry.state is LedgerState.INTENDED:
-                self.book.end_entry(entry, Change.LOSE, "the process ended while it ran")
 
     async def _take_over(self, last: Round) -> tuple[str, ...]:
         """The open round of the old run becomes the first one of this: what is known stays, what is open is made."""

@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +23,7 @@ from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
 from laneway.agent.session_lanes import SessionLanes
 from laneway.agent.streams import AgentStream, EventLog, EventStream
+from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
 from laneway.dialogue import Answer, ToolCall, ToolContext, ToolSpec, Usage, Utterance
 from laneway.errors import (
@@ -161,7 +163,8 @@ class AsyncSession(DirectTools, Reports):
         return os.path.join(self._agent.scratch(), "artifacts")
 
     async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        return await self.host.inbox.lanes.engine.run_in_thread(functools.partial(fn, *args))
+        call = functools.partial(copy_context().run, fn, *args)  # what the caller has set holds on the thread, too
+        return await self.host.inbox.lanes.engine.run_in_thread(call)
 
     async def close(self) -> None:
         """End what runs here, leave the rest in the store, and let go of everything. A second time changes nothing."""
@@ -276,6 +279,11 @@ class AsyncSession(DirectTools, Reports):
     async def wait(self, message_id: str) -> RunResult:
         """Wait until a message has its answer; what `send` would have returned or raised."""
         await self.ready()
+        if self.key in INSIDE.get():
+            raise UsageError(
+                f"a tool of session {self.session_id!r} waits for a message of that session, which waits for the tool",
+                hint="send it without waiting (followup), or use another session",
+            )
         final = await self.host.inbox.wait(message_id)
         return await self._result(final)
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,12 @@ if TYPE_CHECKING:
     from laneway.ports import Tool
     from laneway.runtime.handles import Job
 
-__all__ = ("CallMaker", "within")
+__all__ = ("INSIDE", "CallMaker", "within")
 
 _log = logging.getLogger("laneway")
+
+INSIDE: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("laneway_inside", default=())
+"""The sessions whose tools the calling code runs in."""
 
 UNKNOWN = "[Unknown: it was cut off after it had begun; it may have had its effect. Look before you do it again.]"
 NOT_STARTED = "[Cancelled: the run was ended before this call started]"
@@ -173,7 +177,11 @@ class CallMaker:
         self._run.emit(
             ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=lane, attempt=attempt)
         )
-        return await each.tool.run(each.arguments, self._context(each, attempt))
+        token = INSIDE.set((*INSIDE.get(), self._session.key))
+        try:
+            return await each.tool.run(each.arguments, self._context(each, attempt))
+        finally:
+            INSIDE.reset(token)
 
     def _context(self, each: _Call, attempt: int) -> ToolContext:
         call, session = each.call, self._session

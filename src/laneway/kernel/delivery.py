@@ -63,6 +63,7 @@ __all__ = ("RETRY_DELAYS_MS", "Delivery")
 
 RETRY_DELAYS_MS = (500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000)
 CRASHES_MAX = 5
+PREVIEW = 160  # so much of a text is kept with the event that tells of it
 CLOSING = "the inbox is closing"
 DEFER_MS = 1_000
 
@@ -637,6 +638,8 @@ class Delivery:
             )
             self._out.append(Tell(owner, event))
         message_id, turn_id = facts.pop("message_id", ""), facts.pop("turn_id", "")
+        if len(facts.get("text", "")) > PREVIEW:
+            facts["text"] = texts.summary_line(facts["text"])  # the transcript has it whole
         self._out.append(Add(owner, EventRow(*owner, seq, wall, kind.type, message_id, turn_id, encode(facts))))
 
     def note(self, kind: type[SessionEvent], owner: Owner, wall: int, **facts: Any) -> None:

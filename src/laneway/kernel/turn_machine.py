@@ -139,6 +139,16 @@ class TurnMachine:
         assert one.number == self._first, "it keeps its number"
         self.rounds.append(one)
 
+    def go_on(self, messages: Iterable[str], prompts: Iterable[Prompt]) -> None:
+        """It goes on for a run over these messages; `prompts` remind the model, if others have spoken meanwhile."""
+        self._messages += messages
+        self._said += prompts
+        one = self.round
+        if one is not None:
+            one.messages = tuple(dict.fromkeys((*one.messages, *self._messages)))
+            one.prompts = (*self._said, *one.prompts)
+            self._messages, self._said = [], []
+
     def cut(self, results: Iterable[ToolResult], *, forget: bool = False, at_ms: int = 0) -> Round | None:
         """The run is ended here: open calls get these results. The round to be written down, if there is one."""
         if self._said:
