@@ -155,6 +155,7 @@ class SessionLanes:
         self._run_payload = run_payload
         self._spec_of = spec_of
         self._retry = config.retry_policy.to_retry() if config.retry_policy is not None else RetryPolicy.none()
+        self._store = QueueStore.at(config.storage_path, name) if config.storage_path is not None else None
         self.name = name
         self.scope = self._free_scope(name)
         lanes.scope(self.scope, {lane: self._lane_config(lane) for lane in SESSION_LANES})
@@ -164,7 +165,6 @@ class SessionLanes:
         self._model_runs = Histogram()
         self._model_waits = Histogram()
         self._alerted: dict[str, tuple[int, bool]] = {}
-        self._store = QueueStore.at(config.storage_path, name) if config.storage_path is not None else None
         self._opening: asyncio.Task[None] | None = None
         self._opened = False  # the store is open
         self._writes: set[asyncio.Task[None]] = set()
@@ -214,10 +214,12 @@ class SessionLanes:
         rows = await store.open()
         self._opened = True
         for row in rows:
+            if self._closed:
+                return  # they stay where they are
             again = row.state == "queued" or (row.state == "running" and row.effect is not Effect.WRITE)
             command = self._command(row.lane, row.tool, row.payload, row.effect)
             command.row = row
-            if again and not self._closed:
+            if again:
                 self._launch(command, timeout_ms=row.timeout_ms)
                 continue
             if row.state == "running":
@@ -245,7 +247,7 @@ class SessionLanes:
             kernel.registry.forget(self._full(lane), kernel.jobs.values(), now)
         self._letters.clear()
         if self._store is not None and self._opening is not None:
-            await asyncio.wait([self._opening])
+            await asyncio.gather(self._opening, return_exceptions=True)
             while self._writes:
                 await asyncio.wait(self._writes)
             if self._opened:
@@ -309,7 +311,7 @@ class SessionLanes:
             options["timeout_ms"] = timeout_ms
         if self._may_retry(command):
             options["retry"] = self._retry
-        lanes = first if then is None else (first, then)
+        lanes = first if then is None else self._in_order(first, then)
         job: Job[Any]
         if command.function is not None:
             job = self._lanes.submit(lanes, command.function, **options)
@@ -320,6 +322,10 @@ class SessionLanes:
         job.add_done_callback(functools.partial(self._ended, command))
         self._look_at(command.lane)
         return job
+
+    def _in_order(self, *names: str) -> tuple[str, ...]:
+        """Lanes in the order of their configuration, in which every job takes them."""
+        return tuple(sorted(names, key=lambda name: self._kernel.registry.lanes[name].order))
 
     def _may_retry(self, command: _Command) -> bool:
         return command.effect is not Effect.WRITE and self._retry.max_retries > 0
