@@ -134,12 +134,13 @@ class AsyncAgent:
         return {name: _changed(tool, effects.get(name)) for name, tool in box.items()}
 
     def _builtin_tools(self) -> list[Tool]:
-        if not self._builtin:
+        wanted = self._builtin
+        if not wanted:
             return []
         from laneway.tools import builtin_tools
 
-        names = self._builtin
-        return [tool for tool in builtin_tools() if names is True or tool.spec.name in names]
+        everything = builtin_tools()
+        return everything if isinstance(wanted, bool) else [tool for tool in everything if tool.spec.name in wanted]
 
     # ---- closing ----
 

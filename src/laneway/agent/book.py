@@ -20,8 +20,8 @@ from laneway.kernel.checkpoints import (
     encode,
     encode_compaction,
 )
-from laneway.kernel.ledger import INTENT, Change, LedgerEntry, LedgerState, decode_entry
-from laneway.kernel.rounds import Round, RoundState, open_result
+from laneway.kernel.ledger import INTENT, Change, LedgerEntry, LedgerState, decode_entry, key_of, origin_of
+from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
 from laneway.rows import Owner, StateRow
 
 if TYPE_CHECKING:
@@ -78,14 +78,15 @@ class Book:
         return any(name in items for one in self.run(run_id) for name in one.messages)
 
     def close_old(self, one: Round) -> None:
-        """The open round of a run that nobody goes on with: calls that had begun are unknown."""
+        """The open round of a run that nobody goes on with: calls that had begun are unknown, others never started."""
+        origin = origin_of(one.run_id, self.lineage)
         for call in one.answer.calls:
-            one.results.setdefault(call.id, open_result(call))
+            entry = self.entries.get(key_of(origin, one.number, call.id))
+            if entry is not None and entry.state is LedgerState.INTENDED:
+                self.end_entry(entry, Change.LOSE, "the process ended while it ran")
+            one.results.setdefault(call.id, open_result(call) if entry is not None else unstarted_result(call))
         one.state = RoundState.CUT
         self.keep(one)
-        for entry in list(self.entries.values()):
-            if entry.run_id == one.run_id and entry.state is LedgerState.INTENDED:
-                self.end_entry(entry, Change.LOSE, "the process ended while it ran")
 
     async def _load_texts(self, history: History, rows: Iterable[StateRow]) -> None:
         after = 0

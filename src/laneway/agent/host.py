@@ -7,8 +7,8 @@ store share a host in memory with the other sessions of their agent.
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from laneway.errors import ClosedError
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from laneway.runtime.turns import Turn
 
 __all__ = ("Host", "host_of")
-
-_log = logging.getLogger("laneway")
 
 WIDE = 1_000_000
 MODEL_LANES = "model:"
@@ -140,8 +138,8 @@ class Host:
 def host_of(store: Store | None, env: HostEnv, *, shared_by: object) -> Host:
     """The host of a store on this loop; without a store, that of `shared_by`."""
     hosts = _hosts.setdefault(asyncio.get_running_loop(), {})
-    key: Any = getattr(store, "path", None) or store or shared_by
-    key = key if not isinstance(key, str) else ("path", key)
+    path = getattr(store, "path", None)
+    key: object = os.path.realpath(path) if path else store or shared_by
     host = hosts.get(key)
     if host is None:
         hosts[key] = host = Host(store, env, key=key)

@@ -57,7 +57,7 @@ from laneway.errors import (
 )
 from laneway.kernel.checkpoints import Compaction
 from laneway.kernel.ledger import Action, Change, LedgerState, after_crash, origin_of
-from laneway.kernel.rounds import Round, RoundState, open_result
+from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
 from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limits, TurnMachine
 from laneway.mail import ApprovalState, Message, TurnState
 
@@ -163,13 +163,8 @@ class Run:
         """The run ends before its time: every open call gets a result, and what was said is kept."""
         if not self.turn._entry.live:  # noqa: SLF001 - fenced: nothing it says counts any more
             return
-        open_calls = [
-            ToolResult(
-                call_id=call.id, name=call.name, output="[Cancelled: the run was ended]", status=ResultStatus.CANCELLED
-            )
-            for call in self.machine.open_calls()
-        ]
-        one = self.machine.cut(open_calls, forget=self.turn._entry.forget, at_ms=self.wall())  # noqa: SLF001
+        unstarted = [unstarted_result(call) for call in self.machine.open_calls()]
+        one = self.machine.cut(unstarted, forget=self.turn._entry.forget, at_ms=self.wall())  # noqa: SLF001
         for each in self.machine.rounds if self.turn._entry.forget else [one]:  # noqa: SLF001
             if each is not None and each.state is not RoundState.FINAL:
                 self.book.keep(each)

@@ -53,6 +53,7 @@ __all__ = ("AsyncSession",)
 
 _log = logging.getLogger("laneway")
 
+ENDS_MAX = 1_000
 RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
@@ -110,6 +111,8 @@ class AsyncSession(DirectTools, Reports):
         """Open what it needs, and go on with what an earlier process has left. Every other method does this first."""
         if self._closed:
             raise ClosedError(opened=True, what="session")
+        if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
+            self._opening = None  # it could not be opened; perhaps it can now
         if self._opening is None:
             self.start()
         assert self._opening is not None
@@ -438,7 +441,8 @@ class AsyncSession(DirectTools, Reports):
         run = known[0] if known is not None else None
         if run is not None:
             self._ends[final.message_id] = run
-            asyncio.get_running_loop().call_later(60, self._ends.pop, final.message_id, None)
+            if len(self._ends) > ENDS_MAX:  # nobody has asked for the oldest
+                del self._ends[next(iter(self._ends))]
         if run is not None and run.id in self._runs and final.turn_id == run.id:
             del self._runs[run.id]
             self.emit_event(_end_event(run, final), run.id)

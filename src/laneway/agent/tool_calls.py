@@ -142,10 +142,11 @@ class CallMaker:
         self, each: _Call, lane: str, execute: Callable[[int], Awaitable[ToolOutput]]
     ) -> Job[ToolOutput] | asyncio.Task[ToolOutput]:
         lanes = self._session.lanes
+        limit = each.spec.timeout_ms or self._session.settings.tool_timeout_ms
         if lanes is not None:
             payload = {"tool": each.call.name, "arguments": each.arguments, "call_id": each.call.id}
-            return lanes.submit_tool(each.spec, execute, lane=lane, payload=payload, label=each.call.name)
-        limit = each.spec.timeout_ms or self._session.settings.tool_timeout_ms
+            spec = replace(each.spec, timeout_ms=limit)
+            return lanes.submit_tool(spec, execute, lane=lane, payload=payload, label=each.call.name)
         return self._run.loop.create_task(within(execute(1), limit), name=f"laneway-tool {each.call.name}")
 
     def _denial(self, tool: Tool, arguments: Mapping[str, Any]) -> str:

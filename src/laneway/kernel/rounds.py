@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from laneway.dialogue import Answer, Prompt, Results, ResultStatus, ToolCall, ToolResult, Utterance
 
-__all__ = ("Round", "RoundState", "open_result")
+__all__ = ("Round", "RoundState", "open_result", "unstarted_result")
 
 
 class RoundState(StrEnum):
@@ -61,3 +61,9 @@ def open_result(call: ToolCall) -> ToolResult:
     """The result of a call of which nothing has been heard."""
     text = "[Unknown: nothing has been heard of this call; it may have had its effect]"
     return ToolResult(call_id=call.id, name=call.name, output=text, status=ResultStatus.UNKNOWN)
+
+
+def unstarted_result(call: ToolCall) -> ToolResult:
+    """The result of a call that had no effect: it never started, or it was a read."""
+    text = "[Cancelled: the run was ended before this call came to its end]"
+    return ToolResult(call_id=call.id, name=call.name, output=text, status=ResultStatus.CANCELLED)
