@@ -37,13 +37,14 @@ class Recorded:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and the answer to it; a connection carries one exchange."""
+    """One request and the answer to it."""
 
     request: Recorded
     writer: asyncio.StreamWriter
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the client has closed the connection."""
+    """Set when the client has closed the connection; not with `keep_alive`."""
     begun: bool = False
+    connection: str = "close"
 
     async def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """A whole answer, without a stream."""
@@ -94,7 +95,7 @@ class Exchange:
 
     async def _head(self, status: int, headers: Mapping[str, str]) -> None:
         lines = [f"HTTP/1.1 {status} Told", *(f"{name}: {value}" for name, value in headers.items())]
-        self.writer.write("\r\n".join([*lines, "connection: close", "", ""]).encode())
+        self.writer.write("\r\n".join([*lines, f"connection: {self.connection}", "", ""]).encode())
         await self.writer.drain()
 
 
@@ -102,10 +103,15 @@ Play = Callable[[Exchange], Awaitable[None]]
 
 
 class OpenAIStage:
-    """The server; `url` is what goes into `base_url`. When its plays are used up it says `done`."""
+    """The server; `url` is what goes into `base_url`. When its plays are used up it says `done`.
 
-    def __init__(self, *plays: Play) -> None:
+    A connection carries one exchange, or with `keep_alive` as many as the client likes. `connections` counts them.
+    """
+
+    def __init__(self, *plays: Play, keep_alive: bool = False) -> None:
         self.plays: list[Play] = list(plays)
+        self.connections = 0
+        self._keep_alive = keep_alive
         self.requests: list[Recorded] = []
         self.exchanges: list[Exchange] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,16 +145,17 @@ class OpenAIStage:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.connections += 1
         try:
-            exchange = Exchange(await _read(reader), writer)
-            self.requests.append(exchange.request)
-            self.exchanges.append(exchange)
-            play = self.plays.pop(0) if self.plays else text("done")
-            watch = asyncio.create_task(_watch(reader, exchange))
-            try:
+            while True:
+                exchange = Exchange(await _read(reader), writer)
+                self.requests.append(exchange.request)
+                self.exchanges.append(exchange)
+                play = self.plays.pop(0) if self.plays else text("done")
+                if not self._keep_alive:
+                    return await _watched(play, exchange, reader)
+                exchange.connection = "keep-alive"
                 await play(exchange)
-            finally:
-                watch.cancel()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client has gone: that is what some tests are about
         finally:
@@ -161,6 +168,14 @@ async def _read(reader: asyncio.StreamReader) -> Recorded:
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Recorded(path=first.split(" ")[1], headers=headers, body=json.loads(body) if body else None)
+
+
+async def _watched(play: Play, exchange: Exchange, reader: asyncio.StreamReader) -> None:
+    watch = asyncio.create_task(_watch(reader, exchange))
+    try:
+        await play(exchange)
+    finally:
+        watch.cancel()
 
 
 async def _watch(reader: asyncio.StreamReader, exchange: Exchange) -> None:

@@ -222,6 +222,7 @@ def _as_model(name: str) -> Play:
         ({}, {"error": {"message": "Rate limit reached. Please try again in 1.5s."}}, 1_500),
         ({}, None, 20_000),
         ({}, "slow down", 20_000),
+        ({}, {"error": {"message": "too many tokens per minute"}}, 20_000),
         ({}, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}, 300_000),
     ],
 )
@@ -413,6 +414,31 @@ def test_one_model_serves_one_event_loop_after_another() -> None:
         return "asked"
 
     assert (first, asyncio.run(again())) == ("hello", "asked")
+
+
+async def test_two_event_loops_at_once_have_connections_of_their_own() -> None:
+    """As with a synchronous session on its background loop: a connection that one loop has is nothing to the other."""
+
+    async def elsewhere(model: ProviderModel) -> str:
+        said = await answer(model)
+        await model.aclose()
+        return said.text
+
+    async with OpenAIStage(text("a"), text("b"), text("c"), keep_alive=True) as stage:
+        model = open_model("openai/gpt-test", providers={"openai": ProviderSettings(base_url=stage.url)})
+        first = (await answer(model)).text
+        second = await asyncio.to_thread(asyncio.run, elsewhere(model))
+        third = (await answer(model)).text
+        await model.aclose()
+    assert (first, second, third, stage.connections) == ("a", "b", "c", 2)
+
+
+async def test_a_model_that_was_closed_can_be_asked_again() -> None:
+    async with on_stage(text("one"), text("two")) as (model, _):
+        assert (await answer(model)).text == "one"
+        await model.aclose()
+        await model.aclose()
+        assert (await answer(model)).text == "two"
 
 
 async def test_a_server_under_a_name_of_your_own_is_reached() -> None:

@@ -283,6 +283,14 @@ async def test_a_conversation_goes_on_with_another_object_as_with_the_first() ->
         talk += [expected, results_of(expected)]
 
 
+async def test_sessions_that_share_a_model_without_a_script_do_not_see_each_other() -> None:
+    model = ScriptedModel()
+    apart = [await dialogue(model, text) for text in ("read a", "read b\nread c")]
+    together = await asyncio.gather(dialogue(model, "read a"), dialogue(model, "read b\nread c"))
+    assert list(together) == apart
+    assert [each.id for each in apart[1][0].calls] == ["call-1", "call-2"]
+
+
 async def test_a_newer_prompt_takes_the_place_of_the_older() -> None:
     first = await answer(ScriptedModel(), asked("read a\nthen\nread b"))
     request = asked("read a\nthen\nread b", first, results_of(first), Prompt(text="stop"))
