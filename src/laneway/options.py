@@ -355,13 +355,15 @@ class Checked:
     CHECKS: ClassVar[Mapping[str, Check]] = {}
 
     def __new__(cls, *_: Any, **values: Any) -> Self:
-        refuse_unknown(cls.__name__, values, cls.CHECKS)
+        if not values.keys() <= cls.CHECKS.keys():
+            refuse_unknown(cls.__name__, values, cls.CHECKS)
         return super().__new__(cls)
 
     if not TYPE_CHECKING:  # type checkers would take it as leave to set any attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
-            refuse_unknown(type(self).__name__, (name,), self.CHECKS)
+            if name not in self.CHECKS:
+                refuse_unknown(type(self).__name__, (name,), self.CHECKS)
             object.__setattr__(self, name, self.CHECKS[name](name, value))
 
     @classmethod
