@@ -17,12 +17,13 @@ import functools
 import logging
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, ParamSpec, TypeVar
 
 from laneway.errors import ClosedError, UsageError
-from laneway.sync.handover import HELD_MAX, Handover
+from laneway.sync.handover import HELD_MAX, Handover, result_of
 
 __all__ = ("LoopThread", "Portal", "running")
 
@@ -103,11 +104,11 @@ class Portal:
 
     def wait(self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function on the loop and wait for what it gives. `name` is what the caller has called."""
-        return _result(self._ask(name, self._begin, functools.partial(fn, *args, **kwargs)))
+        return result_of(self._ask(name, self._begin, functools.partial(fn, *args, **kwargs)))
 
     def call(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a plain function on the loop, between two steps of its tasks, and wait for what it gives."""
-        return _result(self._ask(name, _run, functools.partial(fn, *args, **kwargs)))
+        return result_of(self._ask(name, _run, functools.partial(fn, *args, **kwargs)))
 
     def follow(self, source: AsyncIterator[T], leave: Callable[[], object], *, held_max: int = HELD_MAX) -> Handover[T]:
         """Bring what `source` gives to other threads; `leave` is called when that ends. To be called on the loop."""
@@ -186,7 +187,7 @@ class Portal:
         if closing is None:
             return
         try:
-            _result(closing)
+            result_of(closing)
         finally:
             if closing.done():
                 _leave(self)
@@ -238,6 +239,9 @@ def _enter(portal: Portal) -> LoopThread:
             raise
         _thread = thread
         if not _exit_is_known:
+            # Finalizers (of temporary folders, for one) run at exit in one go, at the place where the first of them was
+            # made. What is registered later runs earlier: an agent is closed before its things are taken away.
+            weakref.finalize(thread, _nothing)
             atexit.register(_exit)
             _exit_is_known = True
     _thread.portals.add(portal)
@@ -278,6 +282,9 @@ def _exit() -> None:
         _leave(portal)
 
 
+def _nothing() -> None: ...
+
+
 def _forget() -> None:
     """A forked child has a copy of everything but the thread. The loop is left as it is: its sockets are shared."""
     global _thread, _lock
@@ -287,13 +294,6 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-def _result(future: Future[T]) -> T:
-    try:
-        return future.result()
-    finally:
-        del future  # its error knows this frame: nobody shall need the collector to be rid of it
 
 
 def _run(work: Callable[[], T], future: Future[T]) -> None:

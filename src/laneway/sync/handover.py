@@ -14,10 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, Generic, TypeVar
 
-__all__ = ("HELD_MAX", "Ended", "Handover")
+__all__ = ("HELD_MAX", "LOOK_UP_S", "Ended", "Handover", "result_of")
 
 HELD_MAX: Final = 1024
 """How many values may lie between the two sides."""
+LOOK_UP_S: Final = 0.5
+"""How often the main thread looks up from a wait."""
 
 T = TypeVar("T")
 
@@ -90,7 +92,7 @@ class Handover(Generic[T]):
             taker = self._try()
             if not isinstance(taker, Future):
                 return taker.value
-            taker.result()
+            result_of(taker)
 
     async def take_async(self) -> T:
         """The next value; only the task that awaits it waits, on whatever loop that runs."""
@@ -134,6 +136,29 @@ class Handover(Generic[T]):
         """Everybody who waits: one of them may have been interrupted at this very moment, and would not take it."""
         takers, self._takers = self._takers, []
         return takers
+
+
+def result_of(future: Future[T]) -> T:
+    """Wait for what a future gives.
+
+    The main thread looks up now and then: an interrupt that comes just before it begins to wait is noticed then, and
+    otherwise not before the end of the wait.
+    """
+    try:
+        if threading.current_thread() is threading.main_thread():
+            while not _has_ended(future):
+                pass
+        return future.result()
+    finally:
+        del future  # its error knows this frame: nobody shall need the collector to be rid of it
+
+
+def _has_ended(future: Future[T]) -> bool:
+    try:
+        future.exception(LOOK_UP_S)
+    except TimeoutError:
+        return False
+    return True
 
 
 class _Taken(Generic[T]):

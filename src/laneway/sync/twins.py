@@ -16,30 +16,30 @@ __all__ = ("Twin", "awaited", "on_loop")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 
 
-class Twin(Generic[A]):
+class Twin(Generic[A_co]):
     """Something synchronous that stands before something asynchronous on the background loop."""
 
-    def __init__(self, portal: Portal, twin: A) -> None:
+    def __init__(self, portal: Portal, twin: A_co) -> None:
         self._portal = portal
         self._twin = twin
 
 
-def awaited(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Twin[A], P], T]:
+def awaited(method: Callable[Concatenate[A_co, P], Awaitable[T]]) -> Callable[Concatenate[Twin[A_co], P], T]:
     """A method that runs an async one of its twin, and waits for it."""
 
-    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Twin[A_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._portal.wait(_name(self, method), method, self._twin, *args, **kwargs)
 
     return _dressed(call, method)
 
 
-def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Twin[A], P], T]:
+def on_loop(method: Callable[Concatenate[A_co, P], T]) -> Callable[Concatenate[Twin[A_co], P], T]:
     """A method that runs a plain one of its twin on the loop, where alone it is safe."""
 
-    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Twin[A_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._portal.call(_name(self, method), method, self._twin, *args, **kwargs)
 
     return _dressed(call, method)
@@ -52,5 +52,5 @@ def _name(twin: Twin[Any], method: Callable[..., Any]) -> str:
 def _dressed(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
     """With the name, the docstring and the parameters of the original."""
     functools.update_wrapper(call, method)
-    call.__qualname__ = method.__qualname__.removeprefix("Async")
+    call.__qualname__ = method.__name__
     return call
