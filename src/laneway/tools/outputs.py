@@ -201,12 +201,6 @@ class Spool:
             self.pending_size += len(piece)
         return text
 
-    def end(self) -> str:
-        """Nothing more comes; returns the text of bytes that were held back because they may have been half a sign."""
-        text = self._decoder.decode(b"", True)  # noqa: FBT003 - `final`, which has no name in this interface
-        self._take(text)
-        return text
-
     def _take(self, text: str) -> None:
         self.size += len(text)
         room = self._context.output_max
@@ -278,7 +272,8 @@ class Spool:
             os.unlink(part.name)
 
     def finish(self) -> Capped:
-        """What the model sees of it, with the rest kept. Blocks on the disk if the output was long."""
+        """Nothing more comes: what the model sees of it, with the rest kept. Blocks on the disk if it was long."""
+        self._take(self._decoder.decode(b"", True))  # noqa: FBT003 - `final`, which has no name in this interface
         if not self.is_long:
             self.discard()
             return Capped(clean("".join(self._head)))

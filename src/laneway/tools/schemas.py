@@ -11,8 +11,9 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from laneway.dialogue import ToolContext, compact_json
@@ -98,12 +99,13 @@ def _is_finite(value: Any) -> bool:
     return True
 
 
-def _refusal(tool: str, problems: Sequence[str], *, hint: str = "") -> ToolArgumentsError:
-    shown = list(problems[:PROBLEMS_MAX])
-    if len(problems) > PROBLEMS_MAX:
-        shown.append(f"and {len(problems) - PROBLEMS_MAX} more")
+def _refusal(tool: str, problems: Iterable[str], *, count: int = 0, hint: str = "") -> ToolArgumentsError:
+    """The first problems in words; there may be thousands, and finding words for one takes its time."""
+    shown = list(islice(problems, PROBLEMS_MAX))
+    if count > len(shown):
+        shown.append(f"and {count - len(shown)} more")
     return ToolArgumentsError(
-        f"the arguments of {tool} do not fit: " + "; ".join(shown), hint=hint, tool=tool, problems=tuple(problems)
+        f"the arguments of {tool} do not fit: " + "; ".join(shown), hint=hint, tool=tool, problems=tuple(shown)
     )
 
 
@@ -209,7 +211,7 @@ class SignatureParameters:
             return self._model.__pydantic_validator__.validate_json(arguments)
         except ValidationError as error:
             known = [parameter.name for parameter in self.reading.parameters]
-            raise _refusal(self._tool, list(_problems(error, known))) from None
+            raise _refusal(self._tool, _problems(error, known), count=error.error_count()) from None
 
     @cached_property
     def _model(self) -> Any:
@@ -364,7 +366,7 @@ class GivenParameters:
         from referencing.exceptions import Unresolvable
 
         try:
-            problems = list(self._given_problems(arguments))
+            problems = list(islice(self._given_problems(arguments), PROBLEMS_MAX))
         except Unresolvable as error:
             raise ConfigError(
                 f"the parameters of tool {self._tool!r} refer to {text_of(error.ref)!r}, which is not in them",

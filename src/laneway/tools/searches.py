@@ -24,7 +24,7 @@ __all__ = ("Found", "LineSearch", "compile_glob", "compile_pattern", "find_files
 
 PATTERN_MAX: Final = 2000
 BINARY_START: Final = 8192
-MATCH_S: Final = 1.0
+MATCH_S: Final = 0.5
 VISITED_MAX: Final = 500_000
 DEPTH_MAX: Final = 100
 LINE_MAX: Final = 1_000_000
