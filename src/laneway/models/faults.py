@@ -35,6 +35,7 @@ __all__ = ("Origin", "PromptTooLongError", "fault_of")
 LIMITED_MS: Final = 20_000
 QUOTA_MS: Final = 300_000  # nobody tops up an account within seconds
 TEXT_MAX: Final = 500
+CAUSES_MAX: Final = 10
 TIMEOUT: Final = 408
 CONFLICT: Final = 409
 TOO_LARGE: Final = 413
@@ -142,12 +143,23 @@ def _said(error: Exception, origin: Origin) -> str:
     status = f" ({error.status_code})" if isinstance(error, ModelHTTPError) else ""
     words = _words(error.body) if isinstance(error, ModelAPIError) else ""
     if not words and not isinstance(error, ModelHTTPError):
-        words = str(error)
+        words = _with_cause(error)
     words = " ".join((words or type(error).__name__).split())
     if origin.secret:
         words = words.replace(origin.secret, "***")
     words = words if len(words) <= TEXT_MAX else words[: TEXT_MAX - 1] + "…"
     return f"model {origin.model!r}{status}: {words}"
+
+
+def _with_cause(error: Exception) -> str:
+    """What an error says, and the first cause below it: SDKs say no more than `Connection error.`"""
+    said, cause = str(error), error.__cause__
+    for _ in range(CAUSES_MAX):
+        if cause is None or cause.__cause__ is None:
+            break
+        cause = cause.__cause__
+    first = "" if cause is None else str(cause) or type(cause).__name__
+    return f"{said} ({first})" if said and first and first not in said else said or first
 
 
 def _words(body: object) -> str:
