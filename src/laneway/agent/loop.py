@@ -77,6 +77,7 @@ SUMMARY_SYSTEM = (
     "Summarise the conversation so far for the agent that goes on with it: what the user wants, what was done and found"
     " out, what is open, and the names (files, ids, commands) that will be needed. Be exact and brief."
 )
+SUMMARY_ASK = "Summarise our conversation so far, as you were told."
 SUMMARY_TITLE = "[Summary of the conversation so far]"
 RESUMED_UNKNOWN = (
     "[Unknown: the process ended while this call ran; it may have had its effect. Look before you do it again.]"
@@ -283,8 +284,11 @@ class Run:
 
     def _request(self, purpose: str) -> ModelRequest:
         settings = self.session.settings
+        said = self._said()
+        if purpose == "summary":  # most providers refuse a conversation that ends with an answer
+            said.append(Prompt(text=SUMMARY_ASK))
         return ModelRequest(
-            conversation=tuple(self._said()),
+            conversation=tuple(said),
             tools=self.session.tool_specs if purpose == "answer" else (),
             system=settings.system if purpose == "answer" else SUMMARY_SYSTEM,
             purpose=purpose,
@@ -363,9 +367,12 @@ class Run:
     async def _compact(self) -> bool:
         """Replace the older part of the conversation by a summary; messages that steer are held meanwhile."""
         book, conversation = self.book, self.turn.conversation
-        old = [one for one in book.rounds if one.conversation == conversation and one.run_id != self.id]
-        own = [one for one in self.machine.rounds if one.state is RoundState.DONE][: -KEEP_ROUNDS or None]
-        upto = own[-1] if own else old[-1] if old else None
+        lineage = book.lineage
+        done = [one for one in book.rounds if one.conversation == conversation and one.state is not RoundState.ACTING]
+        own = [one for one in done if origin_of(one.run_id, lineage) == self.origin]
+        kept = own[-KEEP_ROUNDS:]
+        old = [one for one in done if one not in kept]
+        upto = old[-1] if old else None
         if upto is None or (book.compaction is not None and book.compaction.upto_seq >= upto.seq):
             return False
         before, tokens = self._said(), self._tokens()

@@ -293,14 +293,15 @@ class AsyncSession(DirectTools, Reports):
     async def wait_idle(self) -> None:
         """Wait until nothing runs and nothing waits here."""
         await self.ready()
-        while self._run is not None or self.host.inbox.pending(self.session_id, tenant=self.owner.tenant):
-            waiting = self.host.inbox.pending(self.session_id, tenant=self.owner.tenant)
-            run = self._run
-            if run is not None:
-                await run.ended.wait()
-                await asyncio.sleep(0)
-            elif waiting:
-                await self.host.inbox.wait(waiting[0].id)
+        engine = self.host.inbox.engine
+        while (box := engine.kernel.boxes.get(self.owner)) is not None and not box.is_idle:
+            items = box.turn.items if box.turn is not None else box.waiting_items()
+            message = next((item.id for item in items if item.state is not MessageState.HELD), "")
+            if message:
+                await self.host.inbox.wait(message)
+            elif box.turn is None:
+                return  # what is left is held
+            await engine.journal.settled()
 
     async def _result(self, final: Final) -> RunResult:
         run = self._ends.pop(final.message_id, None)

@@ -5,8 +5,9 @@ give it. The session is the only one to put jobs there, so everything that it ha
 without listening to all events of the process: alerts are read off the lane after each change, retries and dead
 letters off the job when an attempt has ended.
 
-The shared lanes have to know lanes `control`, `query`, `execute` and `generate` before any lane of a model
-(`Lanes.for_tools()`): a model call takes `generate` of its session first and the lane of the model then.
+A model call takes `generate` of its session and the lane of the model, in the order of their configuration. Where many
+calls share a narrow lane of a model, `generate` should come first, so that a session that waits for itself holds up nobody:
+let the shared lanes know `control`, `query`, `execute` and `generate` before any lane of a model (`Lanes.for_tools()`).
 
 With `storage_path`, submitted payloads and dead letters are rows in that folder (see `queue_store`); the calls still
 run here, in the same lanes as all others.
@@ -291,7 +292,7 @@ class SessionLanes:
         return self._launch(command, timeout_ms=spec.timeout_ms, label=label or spec.name)
 
     def submit_model(self, run: Callable[[int], Awaitable[T]], *, model_lane: str, label: str = "model") -> Job[T]:
-        """Run a model call: in `generate` of this session first, then in the lane of the model, which all share.
+        """Run a model call: in `generate` of this session and in the lane of the model, which all share.
 
         It never runs again by itself: what a cut answer is worth is for the caller to say.
         """
@@ -325,7 +326,8 @@ class SessionLanes:
 
     def _in_order(self, *names: str) -> tuple[str, ...]:
         """Lanes in the order of their configuration, in which every job takes them."""
-        return tuple(sorted(names, key=lambda name: self._kernel.registry.lanes[name].order))
+        find, now = self._kernel.registry.find, self._lanes.engine.now()
+        return tuple(sorted(names, key=lambda name: find(name, now).order))
 
     def _may_retry(self, command: _Command) -> bool:
         return command.effect is not Effect.WRITE and self._retry.max_retries > 0
@@ -347,7 +349,7 @@ class SessionLanes:
             raise
 
     async def _timed(self, run: Run, submitted_ms: int, number: int) -> Any:
-        # The kernel counts the time of a job in the last of its lanes, which for a model call is not the session's.
+        # The kernel counts the time of a job in the last of its lanes, which for a model call need not be the session's.
         engine = self._lanes.engine
         began_ms = engine.now()
         self._model_waits.add(began_ms - submitted_ms)
