@@ -19,6 +19,7 @@ from laneway.config.files import FORMATS
 from laneway.config.origins import Layer
 from laneway.config.problems import InvalidConfigError, Problem
 from laneway.config.settings import TOOL_QUEUE, Settings
+from laneway.mail import QueueOptions
 from laneway.options import (
     LaneHandlerConfig,
     PermissionPolicy,
@@ -43,8 +44,9 @@ NAMED: Final = {".hcl": "HCL", ".yaml": "YAML", ".toml": "TOML", ".json5": "JSON
 class AgentSettings:
     """What a configuration says about an agent; None where it says nothing.
 
-    `queue` is None when tools are not queued. `settings` is all that was read, for `inbox_options` and others. The
-    reserved parts (`skill_dirs`, `agent_dirs`, `mcp_servers`, `budgets`, `identity`) are as they stand in the file.
+    `queue` is None when tools are not queued. `messages` is what the same block says about messages to a busy session,
+    without its defaults. `settings` is all that was read, for `inbox_options` and others. The reserved parts
+    (`skill_dirs`, `agent_dirs`, `mcp_servers`, `budgets`, `identity`) are as they stand in the file.
     """
 
     default_model: str | None = None
@@ -55,6 +57,7 @@ class AgentSettings:
     tool_lanes: Mapping[str, str] = field(default_factory=dict)
     tool_effects: Mapping[str, Effect] = field(default_factory=dict)
     queue: SessionQueueConfig | None = None
+    messages: QueueOptions = field(default_factory=QueueOptions)
     permissions: PermissionPolicy | None = None
     max_tool_rounds: int | None = None
     max_calls_per_answer: int | None = None
@@ -82,6 +85,7 @@ class AgentSettings:
             tool_effects=self.tool_effects or None,
             queue_config=None if self.queue is None else self.queue.copy(),
             permission_policy=self.permissions,
+            mode=self.messages.mode,
             **{name: getattr(self, name) for name in (*same, *more)},
         )
 
@@ -113,6 +117,7 @@ def agent_settings(effective: Effective) -> AgentSettings:
         if hasattr(settings, each.name) and (value := getattr(settings, each.name)) is not None
     }
     given["queue"] = _queue(effective)
+    given["messages"] = _messages(effective)
     given["permissions"] = _permissions(effective)
     return AgentSettings(**given, settings=settings)
 
@@ -165,6 +170,12 @@ def _queue(effective: Effective) -> SessionQueueConfig | None:
             given[name] = record(**values)
     given["lane_handlers"] = {lane: LaneHandlerConfig(**_kept(each)) for lane, each in block.lane_handlers.items()}
     return SessionQueueConfig(**given)
+
+
+def _messages(effective: Effective) -> QueueOptions:
+    names = {path[1] for path in _said(effective, ("queue",))}
+    options = {each.name: getattr(effective.settings.queue, each.name) for each in fields(QueueOptions)}
+    return QueueOptions(**{name: value for name, value in options.items() if name in names})
 
 
 def _permissions(effective: Effective) -> PermissionPolicy | None:

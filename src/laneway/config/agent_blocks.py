@@ -35,7 +35,7 @@ __all__ = (
 SESSION_LANE: Final = "session lane"
 """What the names of `queue.lane_timeouts` and `queue.lane_handlers` are names of: four of them, and no others."""
 
-BUILT_IN: Final = ("read", "write", "edit", "patch", "ls", "glob", "grep", "bash", "web_fetch")
+BUILT_IN: Final = ("read", "write", "edit", "patch", "ls", "glob", "grep", "bash", "wait", "web_fetch")
 TOOL_LANE: Final = word_of(*SESSION_LANES)
 TOOL_NAMES: Final = Several(item=word_of(*BUILT_IN), most=100)
 EFFECT: Final = Choice(words=Effect, parse=lambda text: Effect(text.strip().casefold()))

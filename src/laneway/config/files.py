@@ -51,6 +51,9 @@ def parse_text(text: str, ending: str, problems: Problems) -> Node | None:
     if reader is None:
         problems.refuse(f"there is no format for {ending or 'a file without an ending'}", hint=", ".join(FORMATS))
         return None
+    if len(text) > FILE_BYTES_MAX:
+        problems.refuse(f"the text is larger than {FILE_BYTES_MAX // 1024:,} KiB")
+        return None
     if control := CONTROL.search(text):
         problems.add(_place(text, control.start()), "a control character", hint="is this a text file?")
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final, TypeAlias, get_args, get_type_hints
@@ -131,11 +131,15 @@ def subs_of(block: type[Any]) -> tuple[DeclaredSub, ...]:
     )
 
 
-def _annotated(block: type[Any]) -> Iterator[tuple[dataclasses.Field[Any], Any, Any]]:
+def _annotated(block: type[Any]) -> tuple[tuple[dataclasses.Field[Any], Any, Any], ...]:
+    key: Any = block
+    return _read_once(key)
+
+
+@functools.cache  # to evaluate annotations is slow
+def _read_once(block: Any) -> tuple[tuple[dataclasses.Field[Any], Any, Any], ...]:
     hints = get_type_hints(block, include_extras=True)
-    for field in dataclasses.fields(block):
-        kind, facts = get_args(hints[field.name])
-        yield field, kind, facts
+    return tuple((field, *get_args(hints[field.name])) for field in dataclasses.fields(block))
 
 
 def _maker(field: dataclasses.Field[Any]) -> Callable[[], Any]:

@@ -16,7 +16,7 @@ from laneway.config import AgentSettings, InvalidConfigError, agent_settings, ch
 from laneway.config.agent_blocks import BUILT_IN
 from laneway.config.settings import TOOL_QUEUE, QueueBlock, Settings
 from laneway.config.shape import settings_of, subs_of
-from laneway.mail import Mode
+from laneway.mail import Drop, Mode, QueueOptions
 from laneway.options import (
     LaneHandlerConfig,
     PermissionPolicy,
@@ -27,6 +27,7 @@ from laneway.options import (
     SessionQueueConfig,
 )
 from laneway.records import Effect
+from laneway.tools import builtin_tools
 
 SECRET = "sk-very-secret"
 SEED_000 = """\
@@ -322,6 +323,7 @@ def test_every_setting_is_read_alike_in_every_format(text: str) -> None:
         "tool_lanes": {"deploy": "execute"},
         "tool_effects": {"deploy": Effect.IDEMPOTENT},
         "queue": None,
+        "messages": QueueOptions(),
         "max_tool_rounds": 20,
         "max_calls_per_answer": 8,
         "max_execution_time_ms": 600_000,
@@ -377,7 +379,20 @@ def test_the_two_families_of_queue_keys_are_all_of_them_and_have_none_in_common(
 def test_one_block_may_speak_of_messages_and_of_tools() -> None:
     found = load_agent('queue {\n  mode = "steer"\n  query_max_concurrency = 8\n}\n', environ={})
     assert found.queue == SessionQueueConfig(query_max_concurrency=8)
+    assert found.messages == QueueOptions(mode=Mode.STEER)
+    assert found.session_options().mode is Mode.STEER
     assert inbox_options(found.settings)["mode"] is Mode.STEER
+
+
+def test_what_messages_do_is_told_without_the_defaults() -> None:
+    assert load_agent(SEED_000, environ={}).messages.is_empty
+    environ = {"LANEWAY_QUEUE_DEBOUNCE_MS": "5"}
+    found = load_agent("messages:\n  queue: {cap: 20, drop: old}\n", environ=environ)
+    assert found.messages == QueueOptions(cap=20, drop=Drop.OLD, debounce_ms=5)
+
+
+def test_the_names_of_the_built_in_tools_are_those_that_there_are() -> None:
+    assert sorted(BUILT_IN) == sorted(tool.spec.name for tool in builtin_tools())
 
 
 @pytest.mark.parametrize(
@@ -466,6 +481,8 @@ def test_a_text_is_what_it_looks_like_and_an_error_names_the_guess(text: str, gu
         (" \n", "the configuration: an agent is configured by the path of a file, or by the text of one"),
         ("agent.hcl", "agent.hcl: there is no such file"),
         ("no such agent", "no such agent: there is no such file"),
+        ("x = 1\n" + "#" * 2**20, "the text, read as HCL: the text is larger than 1,024 KiB"),
+        ("x = 1\x00\n", "the text, read as HCL:1:6: a control character (is this a text file?)"),
     ],
 )
 def test_a_source_that_is_neither_is_refused(source: str, message: str) -> None:
@@ -525,7 +542,7 @@ max_tool_rounds = 0
         ('tools = "read"', "1:9: tools must be a list of at most 100, each one of read, "),
         (
             "tools = [[]]",
-            "1:10: tools[0] must be one of read, write, edit, patch, ls, glob, grep, bash, web_fetch, not a",
+            "1:10: tools[0] must be one of read, write, edit, patch, ls, glob, grep, bash, wait, web_fetch, not a",
         ),
         ("environment = [1]", "1:16: environment[0] must be text of 1 to 512 characters, not 1 (put quotes around it)"),
         ("budgets = 5", "1:11: budgets must be a block with keys, or null, not 5"),
@@ -608,6 +625,8 @@ def test_a_variable_that_cannot_be_is_refused_without_its_value(variable: str) -
         f'providers "x" {{ base_url = "ftp://me:{SECRET}@x" }}',
         f'mcp_servers = "{SECRET}"',
         f'providers "x" {{ api_key = "{SECRET}',
+        f"{{providers: {{x: {{apiKey: {SECRET}}}}}}}",
+        f"{{providers: {{x: {{apiKey: 'a' {SECRET}}}}}}}",
         f"providers:\n  x: {SECRET}\n",
         f"providers:\n  x:\n    headers:\n      a: [{SECRET}]\n",
         '[providers.x]\nbase_url = "${SECRET}"\n',
@@ -706,6 +725,7 @@ def test_any_source_gives_settings_or_the_one_error(source: str) -> None:
     assert isinstance(found, AgentSettings | tuple)
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {},

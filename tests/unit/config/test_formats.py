@@ -230,8 +230,8 @@ def test_everything_that_json_writes_is_read(value: object) -> None:
     [
         ("{a: 1", "1:6: } is missing at the end of the file (opened at line 1)"),
         ("{\n a 1}", "2:4: after the key 'a' comes a colon (found '1')"),
-        ("{a: collect}", "1:5: a value is expected (found 'collect'; text needs quotes)"),
-        ("{a: 1 b: 2}", "1:7: a comma or } is missing (found 'b'; opened at line 1)"),
+        ("{a: collect}", "1:5: a value is expected (found a word; text needs quotes)"),
+        ("{a: 1 b: 2}", "1:7: a comma or } is missing (found a word; opened at line 1)"),
         ("{a: 1}}", "1:7: the file goes on behind its end (found '}')"),
         ("{,}", "1:2: a key is a name or text in quotes (found ',')"),
         ("{a: }", "1:5: a value is expected (found '}')"),

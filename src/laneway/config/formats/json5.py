@@ -60,11 +60,10 @@ class _Reader:
         raise UnreadableError(self.place(at), message, hint)
 
     def found(self) -> str:
-        """What stands here, for an error."""
+        """What stands here, for an error. A word is not shown: it may be a secret without its quotes."""
         if self.at >= len(self.text):
             return "the end of the file"
-        word = NAME.match(self.text, self.at)
-        return repr(word[0][:FOUND_MAX] if word else self.text[self.at])
+        return "a word" if NAME.match(self.text, self.at) else repr(self.text[self.at])
 
     def skip(self) -> None:
         """Pass blanks and comments."""
