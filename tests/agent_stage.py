@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from laneway.agent import AsyncAgent
 from laneway.agent.results import RunResult
@@ -14,14 +15,16 @@ from laneway.agent.session import AsyncSession
 from laneway.agent_events import AgentEvent
 from laneway.dialogue import Answer, ModelRequest, Prompt, Results, ToolResult
 from laneway.mail import Final, Receipt
-from laneway.models import ScriptedModel, call
+from laneway.models import call
 from laneway.models.scripted import Call, Piece
 from laneway.options import PermissionPolicy, SessionQueueConfig
+from laneway.system import HostEnv
 from laneway.testing import fake_host
 from laneway.tools import FunctionTool
 from tests.stage import passing
 
 ALLOW = PermissionPolicy(allow=("*",))
+_HOSTS: WeakKeyDictionary[asyncio.AbstractEventLoop, HostEnv] = WeakKeyDictionary()
 QUEUES = (False, True)
 
 
@@ -138,11 +141,12 @@ async def opened(
 
 
 def agent_of(model: Any, tools: Bench | Iterable[Any] = (), **options: Any) -> AsyncAgent:
-    """An agent that may do everything."""
+    """An agent that may do everything. Ids count on through all agents of one test: two lives of one store may meet."""
     found = tools.tools if isinstance(tools, Bench) else tools
+    host = _HOSTS.setdefault(asyncio.get_running_loop(), fake_host())
     options.setdefault("permission_policy", ALLOW)
     options.setdefault("artifacts_dir", tempfile.gettempdir())
-    return AsyncAgent(model=model, tools=found, builtin_tools=False, host=fake_host(), **options)
+    return AsyncAgent(model=model, tools=found, builtin_tools=False, host=host, **options)
 
 
 def session_of(agent: AsyncAgent, *, queue: bool | SessionQueueConfig = False, **options: Any) -> AsyncSession:
@@ -263,7 +267,13 @@ def check_conversation(request: ModelRequest) -> None:
         assert all(each.id for each in answer.calls), picture
 
 
-def check_model(model: ScriptedModel) -> None:
+class Asked(Protocol):
+    """A model that keeps what it was sent."""
+
+    requests: list[ModelRequest]
+
+
+def check_model(model: Asked) -> None:
     """Fail unless every request it ever got is a good conversation."""
     for request in model.requests:
         check_conversation(request)
