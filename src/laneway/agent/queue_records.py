@@ -12,7 +12,17 @@ from typing import Any
 from laneway.errors import InvalidJobError
 from laneway.kernel.histograms import Histogram
 
-__all__ = ("ByLane", "DeadCommand", "Fields", "LaneQueueStats", "QueueMetrics", "QueueStats", "histogram", "tool_call")
+__all__ = (
+    "ByLane",
+    "DeadCommand",
+    "Fields",
+    "LaneQueueStats",
+    "QueueMetrics",
+    "QueueStats",
+    "arguments_in",
+    "histogram",
+    "tool_call",
+)
 
 
 class Fields(dict[str, Any]):
@@ -108,6 +118,15 @@ NATURAL: tuple[tuple[frozenset[str], str], ...] = (
 
 NAMES = ("tool", "command_type")
 ARGUMENTS = ("arguments", "args", "payload")
+AROUND = frozenset({*NAMES, "call_id", "task_id", "session_id", "lane", "timeout_ms"})
+
+
+def arguments_in(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments in a payload that names its tool: under a name of their own, or beside that of the tool."""
+    for name in ARGUMENTS:
+        if isinstance(payload.get(name), Mapping) and payload.keys() - AROUND == {name}:
+            return dict(payload[name])
+    return {name: value for name, value in payload.items() if name not in (*NAMES, "call_id")}
 
 
 def tool_call(lane: str, payload: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -124,10 +143,7 @@ def tool_call(lane: str, payload: Mapping[str, Any]) -> tuple[str, dict[str, Any
         tool = named[0]
         if not isinstance(tool, str) or not tool or any(other != tool for other in named):
             raise InvalidJobError(f"a payload names its tool as text, not {tool!r}")
-        for name in ARGUMENTS:
-            if isinstance(values.get(name), Mapping):
-                return tool, dict(values[name])
-        return tool, values
+        return tool, arguments_in(values)
     for needed, tool in NATURAL:
         if needed <= values.keys():
             return tool, values

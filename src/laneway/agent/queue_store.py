@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.queue_records import DeadCommand
 from laneway.errors import FencedError, InvalidJobError, StoreUnavailableError, text_of
 from laneway.options import SESSION_LANES
 from laneway.records import Effect
@@ -97,6 +98,19 @@ class StoredCommand:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or wrong: {text_of(error)}") from error
+
+    def to_letter(self) -> DeadCommand:
+        """A dead one as people see it."""
+        return DeadCommand(
+            command_id=self.id,
+            command_type=self.tool,
+            lane=self.lane,
+            lane_id=self.lane,
+            error=self.error,
+            attempts=self.attempts,
+            failed_at=self.failed_at,
+            payload=self.payload,
+        )
 
 
 class QueueStore:

@@ -6,8 +6,8 @@ without listening to all events of the process: alerts are read off the lane aft
 letters off the job when an attempt has ended.
 
 A model call takes `generate` of its session and the lane of the model, in the order of their configuration. Where many
-calls share a narrow lane of a model, `generate` should come first, so that a session that waits for itself holds up nobody:
-let the shared lanes know `control`, `query`, `execute` and `generate` before any lane of a model (`Lanes.for_tools()`).
+calls share a narrow lane of a model, `generate` should come first, so that a session that waits for itself holds up
+nobody: let the shared lanes know `control`, `query`, `execute` and `generate` before any lane of a model.
 
 With `storage_path`, submitted payloads and dead letters are rows in that folder (see `queue_store`); the calls still
 run here, in the same lanes as all others.
@@ -30,6 +30,7 @@ from laneway.agent.queue_records import (
     LaneQueueStats,
     QueueMetrics,
     QueueStats,
+    arguments_in,
     histogram,
     tool_call,
 )
@@ -50,7 +51,7 @@ from laneway.kernel.histograms import Histogram
 from laneway.kernel.jobs import backoff_ms
 from laneway.kernel.lanes import Counters
 from laneway.lanes import JobOptions, Lanes
-from laneway.options import SESSION_LANES, SessionQueueConfig, lane_named, one_of
+from laneway.options import SESSION_LANES, LaneHandlerConfig, SessionQueueConfig, lane_named, one_of
 from laneway.records import Effect, JobState, LaneConfig, RetryPolicy
 from laneway.runtime.executor import needs_thread
 
@@ -144,12 +145,7 @@ class SessionLanes:
     ) -> None:
         self._config = config = config.copy()  # checked again: its mappings may have been changed from outside
         for lane, handler in config.lane_handlers.items():
-            if handler.mode != "internal":
-                raise ConfigError(
-                    f"lane {lane!r} cannot be {handler.mode}: this version runs tools internally only",
-                    setting=f"lane_handlers.{lane}",
-                    value=handler.mode,
-                )
+            _refuse_others(lane, handler)
         self._lanes = lanes
         self._kernel = lanes.engine.kernel
         self._on_event = on_event
@@ -230,7 +226,7 @@ class SessionLanes:
                     await store.forget(row.id)
                     continue
                 await store.write(row)
-            self._keep_letter(command, _letter_of(row))
+            self._keep_letter(command, row.to_letter())
 
     async def close(self, reason: str = "the session was closed") -> None:
         """End what is in the lanes and forget the lanes; payloads in a store stay there. Twice is once."""
@@ -287,7 +283,7 @@ class SessionLanes:
         policy. Its own timeout wins over that of the lane.
         """
         self._check_open()
-        arguments = payload["arguments"] if "tool" in payload and "arguments" in payload else payload
+        arguments = arguments_in(payload) if payload.get("tool") == spec.name else dict(payload)
         command = _Command(lane_named(lane), spec.name, spec.effect, run, arguments)
         return self._launch(command, timeout_ms=spec.timeout_ms, label=label or spec.name)
 
@@ -349,7 +345,7 @@ class SessionLanes:
             raise
 
     async def _timed(self, run: Run, submitted_ms: int, number: int) -> Any:
-        # The kernel counts the time of a job in the last of its lanes, which for a model call need not be the session's.
+        # The kernel counts the time of a job in the last of its lanes, which here need not be the session's.
         engine = self._lanes.engine
         began_ms = engine.now()
         self._model_waits.add(began_ms - submitted_ms)
@@ -662,6 +658,13 @@ class SessionLanes:
         for name in self._named(lane):
             self._lanes.resume(self._full(name))
 
+    def set_lane_handler(self, lane: str, mode: str = "internal", timeout_ms: int = 60_000) -> None:
+        """Say who runs the calls of a lane; in this version that is always this process."""
+        self._check_open()
+        name = lane_named(lane)
+        _refuse_others(name, LaneHandlerConfig(mode, timeout_ms))
+        self._config.set_lane_handler(name, mode, timeout_ms)
+
     @staticmethod
     def _named(lane: str | None) -> tuple[str, ...]:
         return tuple(name for name in SESSION_LANES if name != "control") if lane is None else (lane_named(lane),)
@@ -729,6 +732,15 @@ class SessionLanes:
         }
 
 
+def _refuse_others(lane: str, handler: LaneHandlerConfig) -> None:
+    if handler.mode != "internal":
+        raise ConfigError(
+            f"lane {lane!r} cannot be {handler.mode}: this version runs tools internally only",
+            setting=f"lane_handlers.{lane}",
+            value=handler.mode,
+        )
+
+
 class _Raised:
     """How something ended that gave no value."""
 
@@ -749,16 +761,3 @@ def _listed(items: object) -> list[Any]:
     if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
         raise InvalidJobError(f"a batch is a list of payloads or functions, not {items!r}")
     return list(items)
-
-
-def _letter_of(row: StoredCommand) -> DeadCommand:
-    return DeadCommand(
-        command_id=row.id,
-        command_type=row.tool,
-        lane=row.lane,
-        lane_id=row.lane,
-        error=row.error,
-        attempts=row.attempts,
-        failed_at=row.failed_at,
-        payload=row.payload,
-    )

@@ -11,12 +11,19 @@ from typing import Any
 
 import pytest
 
-from laneway import ConfigError, JobState, Lanes
+from laneway import ConfigError, JobState, LaneConfig, Lanes
 from laneway.agent.queue_records import tool_call
 from laneway.agent.session_lanes import SessionLanes
 from laneway.agent_events import AgentEvent
 from laneway.dialogue import ToolSpec
-from laneway.errors import ClosedError, InvalidJobError, JobCancelledError, JobTimeoutError, UnknownJobError
+from laneway.errors import (
+    ClosedError,
+    InvalidJobError,
+    JobCancelledError,
+    JobTimeoutError,
+    UnknownJobError,
+    UnknownLaneError,
+)
 from laneway.lanes import TOOL_LANES
 from laneway.options import SessionQueueConfig
 from laneway.records import Effect
@@ -367,6 +374,21 @@ def test_which_tool_a_payload_means(lane: str, payload: dict[str, Any], tool: st
         assert tool_call(lane, payload)[0] == tool
 
 
+@pytest.mark.parametrize(
+    ("payload", "arguments"),
+    [
+        ({"tool": "bash", "arguments": {"command": "x"}, "call_id": "c"}, {"command": "x"}),
+        ({"command_type": "bash", "payload": {"command": "x"}, "timeout_ms": 5}, {"command": "x"}),
+        ({"tool": "bash", "command": "x", "timeout_ms": 5}, {"command": "x", "timeout_ms": 5}),
+        ({"tool": "post", "payload": {"a": 1}, "url": "u"}, {"payload": {"a": 1}, "url": "u"}),
+        ({"tool": "post", "args": "text"}, {"args": "text"}),
+        ({"tool": "now"}, {}),
+    ],
+)
+def test_which_arguments_a_payload_has(payload: dict[str, Any], arguments: dict[str, Any]) -> None:
+    assert tool_call("execute", payload)[1] == arguments
+
+
 @simulated
 async def test_results_of_a_batch_come_in_order_and_its_first_error_when_all_have_ended() -> None:
     ended: list[int] = []
@@ -544,6 +566,12 @@ async def test_a_lane_that_somebody_else_should_run_is_refused() -> None:
         with pytest.raises(ConfigError, match="this version runs tools internally only"):
             Desk(lanes, config)
         assert set(lanes.stats().lanes) == set(TOOL_LANES)
+        queue = Desk(lanes).queue
+        queue.set_lane_handler("Execute", mode="internal")
+        with pytest.raises(ConfigError, match="lane 'query' cannot be hybrid"):
+            queue.set_lane_handler("query", mode="hybrid", timeout_ms=5)
+        assert queue.config.lane_handlers.keys() == {"execute"}
+        await queue.close()
 
 
 @simulated
@@ -613,3 +641,56 @@ async def test_two_sessions_of_one_name_and_sessions_of_any_name_have_lanes_of_t
         for desk in desks:
             await desk.queue.close()
         assert set(lanes.stats().lanes) == set(TOOL_LANES)
+
+
+@simulated
+async def test_a_model_call_takes_its_lanes_in_either_order_of_configuration() -> None:
+    async with new_lanes({"models/old": 1, **TOOL_LANES, "models/new": 1}) as lanes:
+        config = SessionQueueConfig(enable_metrics=True, generate_max_concurrency=2, lane_timeouts={"generate": 700})
+        queue = Desk(lanes, config).queue
+        for model in ("models/old", "models/new"):
+            began = now_ms()
+            jobs = [queue.submit_model(lambda _: _answer(200), model_lane=model) for _ in range(2)]
+            assert queue.stats().lanes.generate.active + queue.stats().lanes.generate.pending >= 1
+            assert await asyncio.gather(*jobs) == ["answer", "answer"]
+            assert now_ms() - began == 400
+            lanes.close_until(model, 1_700_000_000_000 + now_ms() + 1_000)
+            began = now_ms()
+            assert await queue.submit_model(lambda _: _answer(1), model_lane=model) == "answer"
+            assert now_ms() - began >= 1_000
+            with pytest.raises(JobTimeoutError):
+                await queue.submit_model(lambda _: _answer(5_000), model_lane=model)
+        found = queue.metrics()
+        assert found is not None
+        assert found.counters["lane.commands.completed.generate"] == 6
+        assert found.histograms["lane.command.latency_ms.generate"]["count"] == 8
+        assert found.histograms["lane.command.latency_ms"]["count"] == 8
+        assert found.histograms["lane.command.wait_time_ms.generate"]["max"] >= 999
+        await queue.close()
+        assert set(lanes.stats().lanes) == {*TOOL_LANES, "models/old", "models/new"}
+
+
+@simulated
+async def test_lanes_that_make_unknown_names_serve_sessions_and_forget_them() -> None:
+    async with new_lanes({"main": 4}, unknown="create") as lanes:
+        registry = lanes.engine.kernel.registry
+        registry.configure("models/x", LaneConfig(concurrency=9), now=0)
+        before = set(registry._orders)  # noqa: SLF001 - that nothing is kept is the claim
+        for _ in range(3):
+            queue = Desk(lanes).queue
+            assert await queue.submit_model(lambda _: _answer(1), model_lane="models/x") == "answer"
+            assert await queue.submit_model(lambda _: _answer(1), model_lane="models/on-the-fly") == "answer"
+            assert await queue.submit("execute", {"command": "ls"}) == "bash done"
+            await queue.close()
+            assert set(lanes.stats().lanes) == {"main", "models/x"}
+        assert set(registry._orders) - {""} == before  # noqa: SLF001
+
+
+@simulated
+async def test_a_model_without_a_lane_is_refused_where_lanes_are_not_made() -> None:
+    async with shared_lanes(scripted=1) as lanes:
+        queue = Desk(lanes).queue
+        with pytest.raises(UnknownLaneError, match="models/scripted"):
+            queue.submit_model(lambda _: _answer(1), model_lane="models/scriptd")
+        assert queue.stats().total_pending == 0
+        await queue.close()
