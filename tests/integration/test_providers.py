@@ -555,6 +555,19 @@ async def test_signed_reasoning_of_anthropic_goes_back_with_its_signature() -> N
     assert told["content"][1]["text"] == "hurry"
 
 
+@pytest.mark.parametrize("cache", [True, False])
+async def test_a_provider_that_has_to_be_asked_is_asked_to_remember(cache: bool) -> None:
+    async with OpenAIStage(anthropic(SAID), anthropic(SAID)) as stage:
+        given = ProviderSettings(base_url=stage.root, api_key=KEY, cache=cache)
+        model = open_model("anthropic/claude-test", providers={"anthropic": given})
+        await chunks(model, asked(system="Be brief.", tools=(ToolSpec(name="read"),)))
+        await chunks(model, asked(system="Sum up.", purpose="summary"))
+        await model.aclose()
+    answered, summed_up = (json.dumps(each.body) for each in stage.requests)
+    assert ("cache_control" in answered) is cache
+    assert "cache_control" not in summed_up
+
+
 async def test_a_stream_of_anthropic_that_ends_early_is_cut() -> None:
     async with claude(anthropic(SAID, whole=False)) as (model, _):
         with pytest.raises(ModelUnavailableError, match="cut"):

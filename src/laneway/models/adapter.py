@@ -57,9 +57,10 @@ class ProviderModel:
         self._build = build
         self._clock = clock
         # Built at once, so that a wrong setting is found where the model is opened. The first loop takes it.
-        self._unused: PydanticModel | None = build()
-        self._url = self._unused.base_url or ""
-        self._context_window = self._unused.context_window
+        first = build()
+        self._unused = [first]  # a list, because two threads may each want it and `pop` gives it to one
+        self._url = first.base_url or ""
+        self._context_window = first.context_window
         self._models: WeakKeyDictionary[asyncio.AbstractEventLoop, PydanticModel] = WeakKeyDictionary()
 
     @property
@@ -107,7 +108,10 @@ class ProviderModel:
         """The model that belongs to this event loop."""
         loop = asyncio.get_running_loop()
         if (model := self._models.get(loop)) is None:
-            model, self._unused = self._unused or self._build(), None
+            try:
+                model = self._unused.pop()
+            except IndexError:
+                model = self._build()
             self._models[loop] = model
             await model.__aenter__()
         return model
@@ -115,6 +119,8 @@ class ProviderModel:
     def _asked(self, request: ModelRequest) -> ModelSettings:
         """What is asked of the provider beside the conversation."""
         asked = ModelSettings(max_retries=0, timeout=self._settings.timeout_ms / 1000)
+        if self._settings.cache and request.purpose == "answer":  # a summary is asked for once
+            asked["cache"] = True
         if self._settings.headers:
             asked["extra_headers"] = dict(self._settings.headers)
         if output_max := request.output_max or self._options.output_max:

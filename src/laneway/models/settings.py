@@ -82,7 +82,8 @@ class ProviderSettings:
     Without `api_key` the provider's own environment variable counts, unless `base_url` is set: a key from the
     environment is never sent to another address. `kind` says what language it speaks: a name that pydantic-ai knows
     (`anthropic`, `openai-responses` …); with `base_url` and a name of your own it is OpenAI's chat completions.
-    `timeout_ms` is the longest silence. `models` has the options of single models by their name.
+    `timeout_ms` is the longest silence. With `cache` the provider is asked to remember the beginning of a conversation,
+    where it has to be asked: each round of a run sends all of it again. `models` has the options of single models.
     """
 
     api_key: str | None = field(default=None, repr=False)
@@ -90,6 +91,7 @@ class ProviderSettings:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     kind: str | None = None
     timeout_ms: int = TIMEOUT_MS
+    cache: bool = True
     models: Mapping[str, ModelOptions] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -50,8 +50,10 @@ def _candidates(headers: Mapping[str, str], body: object, now: int | None) -> It
     """From the surest to the vaguest."""
     yield _number(headers.get("retry-after-ms", ""))
     yield _moment(headers.get("retry-after", ""), now)
-    yield _resets(headers, now)
+    used_up, others = _resets(headers, now)
+    yield max(used_up, default=None)
     yield from _told(body, now)
+    yield max(others, default=None)
 
 
 def _number(text: str) -> float | None:
@@ -99,8 +101,8 @@ def _duration(text: str) -> float | None:
     return float(sum(float(number) * UNITS_MS[unit] for number, unit in parts))
 
 
-def _resets(headers: Mapping[str, str], now: int | None) -> float | None:
-    """The longest wait for a limit that is used up; for any limit, when none says that it is."""
+def _resets(headers: Mapping[str, str], now: int | None) -> tuple[list[float], list[float]]:
+    """How long until each limit is whole again: those that are used up, and those that do not say so."""
     used_up: list[float] = []
     others: list[float] = []
     for header, value in headers.items():
@@ -108,7 +110,7 @@ def _resets(headers: Mapping[str, str], now: int | None) -> float | None:
             continue
         remaining = _number(headers.get(header.replace("-reset", "-remaining"), ""))
         (used_up if remaining is not None and remaining <= 0 else others).append(wait)
-    return max(used_up or others, default=None)
+    return used_up, others
 
 
 def _told(body: object, now: int | None) -> Iterator[float | None]:

@@ -49,6 +49,12 @@ def test_the_limit_that_is_used_up_counts_and_not_the_others() -> None:
     assert wait_ms({**headers, "x-ratelimit-remaining-tokens": "0"}, None) == 600_000
 
 
+def test_words_say_more_than_a_limit_that_is_not_used_up() -> None:
+    headers = {"x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "100"}
+    assert wait_ms(headers, {"message": "Please try again in 2s."}) == 2_000
+    assert wait_ms(headers, {"message": "slow down"}) == 360_000
+
+
 def test_a_date_is_compared_with_the_clock_where_the_answer_has_none() -> None:
     headers = {"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}
     assert wait_ms(headers, None, now_ms=DATE_MS) == 30_000
