@@ -1,12 +1,19 @@
-"""Hypothesis profiles; nothing else belongs here.
+"""What holds for every test: Hypothesis profiles, and that no test ever calls a real model.
 
 `ci` is the default and always draws the same examples. Look for new ones with `--hypothesis-profile=explore`.
 """
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
+
+from laneway.models import forbid_real_models
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("ci")
+
+forbid_real_models()  # but for servers on this machine
+os.environ["LANEWAY_REAL_MODELS"] = "0"  # for the processes that tests start

@@ -15,6 +15,7 @@ from laneway.agent.session import AsyncSession
 from laneway.agent.settings import settled
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ClosedError, ConfigError
+from laneway.kernel.permissions import check_policy
 from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig, merge
 from laneway.system import HostEnv
 
@@ -60,6 +61,7 @@ class AsyncAgent:
             **options,
         )
         self._sessions: list[AsyncSession] = []
+        self._opened: list[Model] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scratch = ""
         self._closed = False
@@ -87,6 +89,8 @@ class AsyncAgent:
             raise ConfigError(f"options must be SessionOptions, not {options!r}", setting="options", value=options)
         over = merge(options or SessionOptions(), SessionOptions(**overrides))
         found, settings = settled(self.options, over)
+        if settings.permission_policy is not None:
+            check_policy(settings.permission_policy)
         folder = os.fspath(workspace)
         if not os.path.isdir(os.path.expanduser(folder)):
             raise ConfigError(f"there is no folder {folder!r}", setting="workspace", value=folder)
@@ -123,7 +127,10 @@ class AsyncAgent:
             raise ConfigError(
                 "no model is set", setting="model", hint='model="scripted" needs none; or "openai/…", "anthropic/…" …'
             )
-        return model_from(model, self._providers)
+        found = model_from(model, self._providers)
+        if found is not model:  # made here, so let go of here
+            self._opened.append(found)
+        return found
 
     def _toolbox(self, options: SessionOptions, effects: Mapping[str, Any]) -> Mapping[str, Tool]:
         from laneway.tools import Toolbox
@@ -167,6 +174,9 @@ class AsyncAgent:
             await session.close()
         for task in list(self._tasks):
             task.cancel()
+        for model in self._opened:
+            await close_model(model)
+        self._opened.clear()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -175,6 +185,13 @@ class AsyncAgent:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def close_model(model: Model) -> None:
+    """Let go of the connections of a model, if it has any."""
+    close = getattr(model, "aclose", None)
+    if close is not None:
+        await close()
 
 
 class _Changed:

@@ -20,7 +20,16 @@ from laneway.kernel.checkpoints import (
     encode,
     encode_compaction,
 )
-from laneway.kernel.ledger import INTENT, Change, LedgerEntry, LedgerState, decode_entry, key_of, origin_of
+from laneway.kernel.ledger import (
+    INTENT,
+    OUTCOMES,
+    Change,
+    LedgerEntry,
+    LedgerState,
+    decode_entry,
+    key_of,
+    origin_of,
+)
 from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
 from laneway.rows import Owner, StateRow
 
@@ -60,22 +69,42 @@ class Book:
         compactions = await _all_states(history, self.owner, "compaction")
         blobs = await self._load_blobs(history, [*rows, *compactions[-1:]])
         await self._load_texts(history, rows)
-        for row in rows:
-            self._add(decode(row, blobs.get, self.texts))
-        for row in await _all_states(history, self.owner, INTENT):
-            entry = decode_entry(row)
-            self.entries[entry.key] = entry
+        rounds = [decode(row, blobs.get, self.texts) for row in rows]
+        entries = [decode_entry(row) for row in await _all_states(history, self.owner, INTENT)]
         if compactions:
             self.compaction = decode_compaction(compactions[-1], blobs.get)
+        if self.is_loaded:  # by somebody who asked at the same time
+            return
         self.is_loaded = True
+        for one in rounds:
+            self._add(one)
+        self.entries = {entry.key: entry for entry in entries}
         for one in self.rounds:
             if one.state is RoundState.ACTING and not self._is_awaited(one.run_id):
                 self.close_old(one)
+        for entry in entries:
+            if entry.state is LedgerState.INTENDED and self.entries[entry.key] is entry:
+                self._end_if_over(entry)
 
     def _is_awaited(self, run_id: str) -> bool:
         """Whether a message of a run still waits for its end: then somebody will go on with it."""
         items = self._engine.kernel.items
         return any(name in items for one in self.run(run_id) for name in one.messages)
+
+    def _end_if_over(self, entry: LedgerEntry) -> None:
+        """The outcome of a call was not written, although its round was: the round knows it."""
+        origin = origin_of(entry.run_id, self.lineage)
+        rounds = [
+            one
+            for one in self.rounds
+            if one.number == entry.number
+            and key_of(origin_of(one.run_id, self.lineage), one.number, entry.call_id) == entry.key
+        ]
+        if any(one.state is RoundState.ACTING for one in rounds):
+            return  # somebody goes on with it
+        results = [one.results[entry.call_id] for one in rounds if entry.call_id in one.results]
+        change = OUTCOMES.get(results[-1].status, Change.SUCCEED) if results else Change.LOSE
+        self.end_entry(entry, change, f"found when the session was opened; run {origin}")
 
     def close_old(self, one: Round) -> None:
         """The open round of a run that nobody goes on with: calls that had begun are unknown, others never started."""
@@ -152,9 +181,14 @@ class Book:
             self._run_of[message] = one.run_id
 
     def unfinished(self, messages: Iterable[str]) -> list[Round]:
-        """The rounds of the newest run over these messages, if it has not come to its end."""
-        known = [run_id for message in messages if (run_id := self._run_of.get(message, ""))]
-        rounds = self.run(self.newest(known[-1])) if known else []
+        """The rounds of the newest run over these messages, if it has not come to its end.
+
+        A message that was only steered into a run does not make anybody go on with it.
+        """
+        ids = set(messages)
+        known = [run_id for message in ids if (run_id := self._run_of.get(message, ""))]
+        begun = [run_id for run_id in known if ids & set(self.run(origin_of(run_id, self.lineage))[0].messages)]
+        rounds = self.run(self.newest(begun[0])) if begun else []
         return [] if any(one.state is RoundState.FORGOTTEN for one in rounds) else rounds
 
     # ---- writing ----

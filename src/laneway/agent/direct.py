@@ -71,7 +71,7 @@ class DirectTools:
         except (TypeError, ValueError) as error:
             raise UsageError(f"the arguments of {name!r} are no JSON: {error}") from None
         checked = tool.check(text)
-        decision = decide(self.settings.permission_policy, tool.spec, checked)
+        decision = decide(self.settings.permission_policy, tool.spec, checked, workspace=self.tool_context.workspace)
         if decision.verdict is Verdict.DENY:
             raise PermissionDeniedError(f"{name}: {decision.reason}", hint="the permissions of this session deny it")
         return tool, checked

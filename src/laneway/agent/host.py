@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from laneway.errors import ClosedError
 from laneway.inbox import Inbox
+from laneway.lanes import TOOL_LANES
 from laneway.mail import Final, OnCrash
 from laneway.records import LaneConfig
 from laneway.runtime.errands import WAIT_LANE
@@ -65,6 +66,9 @@ class Host:
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
         self._opening: asyncio.Task[None] | None = None
+        registry = self.inbox.lanes.engine.kernel.registry
+        for name, config in TOOL_LANES.items():  # known before any lane of a model: that is the order they are taken in
+            registry.configure(name, config, now=env.clock.monotonic_ms())
         engine = self.inbox.engine
         engine.attends = lambda owner: _key(owner.tenant, owner.session) in self.sessions
         engine.on_settled = self._settled

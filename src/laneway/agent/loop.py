@@ -164,6 +164,7 @@ class Run:
         """The run ends before its time: every open call gets a result, and what was said is kept."""
         if not self.turn._entry.live:  # noqa: SLF001 - fenced: nothing it says counts any more
             return
+        self.book.keep_unsaved()
         unstarted = [unstarted_result(call) for call in self.machine.open_calls()]
         one = self.machine.cut(unstarted, forget=self.turn._entry.forget, at_ms=self.wall())  # noqa: SLF001
         for each in self.machine.rounds if self.turn._entry.forget else [one]:  # noqa: SLF001
@@ -171,9 +172,9 @@ class Run:
                 self.book.keep(each)
 
     async def _go(self) -> str | None:
-        await self.book.load()
         turn = self.turn
         self.session.begin_run(self)
+        await self.book.load()
         self._phase(TurnState.THINKING)
         if self.session.compact_wanted(turn):
             self._base = self.book.utterances(turn.conversation)
@@ -429,6 +430,8 @@ class Run:
         self._base = self.book.utterances(turn.conversation, without=self.id)
         others = self.book.rounds[-1].run_id not in (self.id, last.run_id)
         self.machine.go_on(ids, [Prompt(text=GO_ON.format(prompt=self._prompt_of(rounds)))] if others else [])
+        unheard = [message for message in turn.messages if not wanted and message.id not in seen]
+        self.machine.add([Prompt(text=each.text, attachments=each.attachments) for each in unheard])
         done = len(rounds) - (last.state is not RoundState.DONE)
         self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
         self.emit(RunResumedEvent(resumed_from=last.run_id, rounds=done, unknown=unknown))

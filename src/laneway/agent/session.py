@@ -6,6 +6,7 @@ A session is a session of an inbox: whatever is sent while it is busy follows it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -32,6 +33,7 @@ from laneway.errors import (
     LanewayError,
     RunCancelledError,
     RunFailedError,
+    StoreUnavailableError,
     UnknownRunError,
     UsageError,
 )
@@ -197,7 +199,9 @@ class AsyncSession(DirectTools, Reports):
             self.resume()
         if run is not None:
             await run.ended.wait()
-        await self.book.committed()
+        self.book.keep_unsaved()
+        with contextlib.suppress(StoreUnavailableError):  # what it refuses is found again when the session is opened
+            await self.book.committed()
 
     async def __aenter__(self) -> Self:
         return await self.ready()
@@ -567,6 +571,7 @@ class AsyncSession(DirectTools, Reports):
     async def save(self) -> None:
         """Wait until everything is on disk. There is nothing else to do: every change is stored as it happens."""
         await self.ready()
+        self.book.keep_unsaved()
         await self.book.committed()
 
     async def history(self, conversation: int | None = None) -> list[Utterance]:

@@ -28,7 +28,7 @@ from laneway.errors import (
     describe,
     text_of,
 )
-from laneway.kernel.ledger import Change, LedgerEntry, arguments_digest, key_of
+from laneway.kernel.ledger import OUTCOMES, Change, LedgerEntry, arguments_digest, key_of
 from laneway.kernel.permissions import Verdict, decide
 from laneway.records import Effect
 
@@ -47,13 +47,6 @@ INSIDE: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("laneway_inside", d
 UNKNOWN = "[Unknown: it was cut off after it had begun; it may have had its effect. Look before you do it again.]"
 NOT_STARTED = "[Cancelled: the run was ended before this call started]"
 CUT_READ = "[Cancelled: the run was ended while this call ran]"
-_CHANGES = {
-    ResultStatus.UNKNOWN: Change.LOSE,
-    ResultStatus.TIMED_OUT: Change.LOSE,
-    ResultStatus.CANCELLED: Change.FAIL,
-    ResultStatus.ERROR: Change.FAIL,
-}
-"""What a result means for the ledger; every other one is a success."""
 
 
 class _Call:
@@ -152,7 +145,7 @@ class CallMaker:
     def _denial(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         """Why a call may not be made; empty if it may."""
         settings = self._session.settings
-        decision = decide(settings.permission_policy, tool.spec, arguments)
+        decision = decide(settings.permission_policy, tool.spec, arguments, workspace=self._session.workspace)
         if decision.verdict is Verdict.ALLOW:
             return ""
         if decision.verdict is Verdict.DENY:
@@ -254,7 +247,7 @@ class CallMaker:
             return
         one = self._run.machine.round
         assert one is not None
-        self._run.book.end_entry(each.entry, _CHANGES.get(result.status, Change.SUCCEED), _reason_of(result))
+        self._run.book.end_entry(each.entry, OUTCOMES.get(result.status, Change.SUCCEED), _reason_of(result))
         self._run.book.keep(one)
         self._run.after_commit(functools.partial(self.tell_end, result, took))
 

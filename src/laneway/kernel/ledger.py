@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from laneway.dialogue import ToolCall, ToolSpec
+from laneway.dialogue import ResultStatus, ToolCall, ToolSpec
 from laneway.errors import ConflictError
 from laneway.kernel.checkpoints import BLOB_MIN, digest_of, read_body, refuse, to_json
 from laneway.kernel.rounds import Round
@@ -26,6 +26,7 @@ from laneway.rows import Owner, StateRow
 __all__ = (
     "INTENT",
     "LEDGER_TRANSITIONS",
+    "OUTCOMES",
     "Action",
     "Change",
     "LedgerEntry",
@@ -81,6 +82,14 @@ LEDGER_TRANSITIONS: Final[dict[tuple[LedgerState, Change], LedgerState]] = {
     (_S.UNKNOWN, _C.SETTLE): _S.SETTLED,
 }
 """What is not listed is refused: an outcome never changes."""
+
+OUTCOMES: Final = {
+    ResultStatus.UNKNOWN: Change.LOSE,
+    ResultStatus.TIMED_OUT: Change.LOSE,
+    ResultStatus.CANCELLED: Change.FAIL,
+    ResultStatus.ERROR: Change.FAIL,
+}
+"""What a result means for the entry of its call; every other one is a success."""
 
 LIVE: Final = frozenset({LedgerState.INTENDED, LedgerState.UNKNOWN})
 

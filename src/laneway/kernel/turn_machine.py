@@ -139,6 +139,10 @@ class TurnMachine:
         assert one.number == self._first, "it keeps its number"
         self.rounds.append(one)
 
+    def add(self, prompts: Iterable[Prompt]) -> None:
+        """Something more is said before the next answer; calls that are open are made all the same."""
+        self._said += prompts
+
     def go_on(self, messages: Iterable[str], prompts: Iterable[Prompt]) -> None:
         """It goes on for a run over these messages; `prompts` remind the model, if others have spoken meanwhile."""
         self._messages += messages
