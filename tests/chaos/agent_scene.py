@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import re
+import resource
 import secrets
 import signal
 import sqlite3
@@ -62,6 +63,8 @@ class Scene:
 
     folder: str
     life: int = 1
+    session: str = SESSION
+    reads: bool = True  # the report has the conversation and the ledger in it
     rounds: list[list[list[str]]] = field(default_factory=list)
     messages: list[str] = field(default_factory=lambda: ["go"])
     kill: str = ""  # a point; `point#2` is the second time it is reached
@@ -75,6 +78,7 @@ class Scene:
     lacks: list[str] = field(default_factory=list)  # tools that this life does not have
     resume: str = ""  # "last": call resume_run with the newest run
     close: bool = True
+    full_ms: int = 0  # for how long the disk is full, from the first call of a tool on
 
 
 class Killer:
@@ -249,11 +253,30 @@ class Player:
 # ---- the tools ----
 
 
-def trade(killer: Killer, witness: Witness, book: Path) -> list[FunctionTool[..., Any]]:
+class Disk:
+    """A disk that is full for a while: the system refuses whatever makes a file longer than the store is now."""
+
+    def __init__(self, folder: str, full_ms: int) -> None:
+        self._files = [Path(folder) / "sessions.db", Path(folder) / "sessions.db-wal"]
+        self._full_ms = full_ms
+
+    def fill(self) -> None:
+        """From now on, and once."""
+        if self._full_ms:
+            longest = max(file.stat().st_size for file in self._files if file.exists())
+            free = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (longest, free[1]))
+            later = asyncio.get_running_loop().call_later
+            later(self._full_ms / 1000, resource.setrlimit, resource.RLIMIT_FSIZE, free)
+            self._full_ms = 0
+
+
+def trade(killer: Killer, witness: Witness, book: Path, disk: Disk) -> list[FunctionTool[..., Any]]:
     """Tools of every effect. Each notes that it begins, then its effect, with its key. `book` is the witness."""
 
     async def work(kind: str, name: str, context: ToolContext) -> str:
         witness.note("begin", kind, name, context.key)
+        disk.fill()
         killer.reach("tool:before")
         killer.reach(f"{kind} {name}:before")
         witness.note("effect", kind, name, context.key)
@@ -343,11 +366,12 @@ async def play(scene: Scene) -> dict[str, Any]:
     killer = Killer(scene, witness)
     kill_in_commits(killer)
     model = Player(scene, killer, witness)
-    tools = [each for each in trade(killer, witness, book) if each.name not in scene.lacks]
+    disk = Disk(scene.folder, scene.full_ms)
+    tools = [each for each in trade(killer, witness, book, disk) if each.name not in scene.lacks]
     agent = AsyncAgent(model=model, tools=tools, builtin_tools=False, permission_policy=PermissionPolicy(allow=("*",)))
     session = agent.session(
         scene.folder,
-        session_id=SESSION,
+        session_id=scene.session,
         session_store=opened(scene),
         queue_config=SessionQueueConfig() if scene.queue else None,
         on_crash=scene.on_crash,
@@ -363,7 +387,7 @@ async def play(scene: Scene) -> dict[str, Any]:
     rows = await session.host.inbox.engine.store.history.messages(session.owner, limit=1000)
     for row in rows:
         await session.host.inbox.wait(row.id)
-    report |= await report_of(session)
+    report |= await report_of(session, reads=scene.reads)
     if scene.close:
         await agent.close()
     watcher.cancel()
@@ -399,23 +423,26 @@ async def send_all(session: AsyncSession, scene: Scene, killer: Killer) -> None:
     killer.reach("submit:after")
 
 
-async def report_of(session: AsyncSession) -> dict[str, Any]:
+async def report_of(session: AsyncSession, *, reads: bool) -> dict[str, Any]:
     """What the session says of itself when all is over."""
     rows = await session.host.inbox.engine.store.history.messages(session.owner, limit=1000)
     finals = [await session.host.inbox.wait(row.id) for row in rows]
+    messages = [
+        [
+            row.platform_id,
+            json.loads(row.body).get("text", ""),
+            final.disposition.value,
+            final.outcome and final.outcome.value,
+            final.answer,
+            final.reason,
+        ]
+        for row, final in zip(rows, finals, strict=True)
+    ]
+    if not reads:
+        return {"messages": messages}
     history = await session.history()
     return {
-        "messages": [
-            [
-                row.platform_id,
-                json.loads(row.body).get("text", ""),
-                final.disposition.value,
-                final.outcome and final.outcome.value,
-                final.answer,
-                final.reason,
-            ]
-            for row, final in zip(rows, finals, strict=True)
-        ],
+        "messages": messages,
         "told": told(history),
         "history": [asdict(said) for said in history],
         "problems": list(problems_of([*history, Prompt(text="next")])),
@@ -429,7 +456,7 @@ def warm_up() -> None:
     import laneway.models  # noqa: F401
 
     witness = Witness(Path(os.devnull), 0)
-    for each in trade(Killer(Scene(folder=""), witness), witness, Path(os.devnull)):
+    for each in trade(Killer(Scene(folder=""), witness), witness, Path(os.devnull), Disk("", 0)):
         each.check('{"name": "x"}')
 
 

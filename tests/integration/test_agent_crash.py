@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -483,3 +484,49 @@ def test_resume_run_goes_on_in_a_run_of_its_own_and_leaves_the_old_one_as_it_was
     assert resumed["intact"]
     assert resumed["text"].startswith("Done: ")
     assert played.told["pay b"] == "unknown"
+
+
+# ---- the disk ----
+
+
+@pytest.mark.parametrize("queue", [True, False])
+def test_a_disk_that_is_full_for_a_while_costs_a_run_at_most_and_nothing_twice(
+    queue: bool, stage: Stage, tmp_path: Path
+) -> None:
+    rounds = [[["pay", "a"], ["pay", "b"]], [["put", "c"]]]
+    played = play(stage, tmp_path, [], rounds=rounds, messages=["go", "on"], remembers=True, queue=queue, full_ms=400)
+    go, on = played.report["messages"]
+    assert go[2] == "ran"
+    assert go[3] == "succeeded" or "the store" in go[5], go
+    assert on[2:4] == ["ran", "succeeded"]
+    assert len(played.effects("pay", "a")) == 1
+
+
+def flip(folder: Path, row_id: str, session: str) -> None:
+    """Turn a few bits of a checkpoint over."""
+    with sqlite3.connect(folder / "sessions.db") as connection:
+        where = "FROM states WHERE kind = 'round' AND session = ? AND id LIKE ?"
+        body = bytearray(connection.execute(f"SELECT body {where}", (session, row_id)).fetchone()[0].encode())
+        for place in range(5, len(body), 7):
+            body[place] ^= 0x01
+        text = body.decode("utf-8", "replace")
+        update = "UPDATE states SET body = ? WHERE kind = 'round' AND session = ? AND id LIKE ?"
+        assert connection.execute(update, (text, session, row_id)).rowcount == 1
+    connection.close()
+
+
+def test_a_damaged_checkpoint_in_a_file_ends_its_messages_with_its_name_and_no_other_session(
+    stage: Stage, tmp_path: Path
+) -> None:
+    scene = {"folder": str(tmp_path), "rounds": [[["pay", "a"]]]}
+    for life, session in enumerate(("chat", "other"), 1):
+        assert stage.play({**scene, "life": life, "session": session}) == 0
+    flip(tmp_path, "%/000001", "chat")
+    for life, session in enumerate(("chat", "other"), 3):
+        facts = {**scene, "life": life, "session": session, "messages": ["go", "on"], "rounds": []}
+        assert stage.play({**facts, "reads": session == "other"}) == 0, (tmp_path / "log").read_text(encoding="utf-8")
+    hurt, well = (json.loads((tmp_path / f"report-{life}").read_text(encoding="utf-8")) for life in (3, 4))
+    assert hurt["messages"][1][2:4] == ["ran", "failed"]
+    assert "is damaged" in hurt["messages"][1][5]
+    assert well["messages"][1][2:4] == ["ran", "succeeded"]
+    assert well["told"] == [["pay a", "ok"]]
