@@ -521,7 +521,7 @@ class SessionLanes:
                 command.row = store.new(**facts, effect=command.effect, timeout_ms=timeout_ms)
         rows = [command.row for command in commands if command.row is not None]
         try:
-            await store.write(*rows)
+            await asyncio.shield(self._track(store.write(*rows)))
         except BaseException:
             self._write(store.forget(*(row.id for row in rows)))  # they may be there all the same
             raise
@@ -553,9 +553,20 @@ class SessionLanes:
             except LanewayError as error:
                 _log.warning("the queue of %s could not be written: %s", self.name, text_of(error))
 
-        task = self._loop.create_task(write(), name=f"laneway-queue {self.name}")
+        self._track(write())
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that whoever closes waits for."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._writes.discard(task)
+            if not task.cancelled():
+                task.exception()  # whoever waited for it may have gone
+
+        task = self._loop.create_task(work, name=f"laneway-queue {self.name}")
         self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(ended)
+        return task
 
     # ---- dead letters ----
 

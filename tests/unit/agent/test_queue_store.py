@@ -13,7 +13,7 @@ from laneway import Lanes, StoreUnavailableError
 from laneway.agent.queue_store import KIND, QueueStore, StoredCommand
 from laneway.agent.session_lanes import INTERRUPTED, SessionLanes
 from laneway.dialogue import ToolSpec
-from laneway.errors import InvalidJobError
+from laneway.errors import ClosedError, InvalidJobError
 from laneway.lanes import TOOL_LANES
 from laneway.options import SessionQueueConfig
 from laneway.records import Effect
@@ -113,6 +113,19 @@ async def test_a_payload_whose_caller_gave_up_is_forgotten(tmp_path: Path) -> No
         await asyncio.sleep(0)
         await queue.close()
     assert await rows_in(tmp_path) == []
+
+
+async def test_a_payload_that_is_being_taken_while_the_session_is_closed_is_not_kept(tmp_path: Path) -> None:
+    shop = Shop()
+    async with Lanes(TOOL_LANES) as lanes:
+        queue = shop.queue(lanes, tmp_path)
+        await queue.open()
+        caller = asyncio.get_running_loop().create_task(queue.submit("execute", {"tool": "bash"}))
+        await asyncio.sleep(0)
+        await queue.close()
+        with pytest.raises(ClosedError):
+            await caller
+    assert (shop.done, await rows_in(tmp_path)) == ([], [])
 
 
 @pytest.mark.parametrize(
