@@ -37,10 +37,8 @@ Part: TypeAlias = str | Variable
 DIGITS_MAX: Final = 300
 BLANKS_MAX: Final = 500
 NUMBERS_MAX: Final = 50
-SLOW: Final = (
-    (re.compile(rf"(?:-[0-9]){{{NUMBERS_MAX},}}"), "a chain of more than 50 numbers and minus signs"),
-    (re.compile(rf"\s{{{BLANKS_MAX},}}"), "more than 500 blanks in a row in a file with a heredoc"),
-)
+CHAIN: Final = re.compile(rf"(?:-[0-9]){{{NUMBERS_MAX},}}")
+BLANKS: Final = re.compile(rf"\s{{{BLANKS_MAX},}}")
 QUOTE: Final = "DBLQUOTE"
 OPENING: Final = {"LBRACE": "}", "LSQB": "]", "LPAR": ")", "INTERP_START": "}", QUOTE: '"'}
 """What opens something, and the sign that ends it."""
@@ -96,10 +94,16 @@ def _library() -> Any:
 
 
 def _refuse_slow(text: str) -> None:
-    for pattern, what in SLOW:
-        if (found := pattern.search(text)) and (found[0][0] == "-" or "<<" in text):
-            before = text[: found.start()]
-            raise UnreadableError(Place(before.count("\n") + 1, found.start() - before.rfind("\n")), what)
+    """Refuse what the grammar's terms for numbers and for heredocs would try in too many ways."""
+    chain = CHAIN.search(text)
+    blanks = BLANKS.search(text) if "<<" in text else None
+    found = chain or blanks
+    if found is not None:
+        what = f"a file with a heredoc has no {BLANKS_MAX} blanks in a row"
+        if chain:
+            what = f"a chain of {NUMBERS_MAX} numbers and minus signs"
+        before = text[: found.start()]
+        raise UnreadableError(Place(before.count("\n") + 1, found.start() - before.rfind("\n")), what)
 
 
 @dataclass(slots=True)
