@@ -27,6 +27,9 @@ ENVIRON = {"NAME": "ada", "EMPTY": "", "CAP": "7", "MODE": "steer"}
         ("${NOBODY:-}", ""),
         ('env("NAME")', "ada"),
         (" env( 'NAME' ) ", "ada"),
+        ('env("NAME", "x")', "ada"),
+        ("env('NOBODY' , 'some one')", "some one"),
+        ('env("EMPTY", "")', ""),
         ("$${NAME}", "${NAME}"),
         ("$NAME $ {NAME}", "$NAME $ {NAME}"),
         ("an env(x) inside", "an env(x) inside"),
@@ -66,6 +69,7 @@ def test_keys_and_numbers_are_no_references() -> None:
         ("'${1}'", "name: a reference is ${NAME} or ${NAME:-default}"),
         ("'${}'", "name: a reference is ${NAME} or ${NAME:-default}"),
         ("env(NAME)", 'name: env("NAME") takes the name of a variable in quotes'),
+        ("'env(\"NAME\", 5)'", 'name: env("NAME") takes the name of a variable in quotes'),
     ],
 )
 def test_a_reference_that_cannot_be_followed_says_why(text: str, line: str) -> None:
