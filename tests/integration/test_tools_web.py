@@ -125,6 +125,8 @@ async def test_every_hop_of_a_redirect_is_resolved_once_and_checked() -> None:
         ("//inside.example:{port}/", "leads to 10.0.0.1"),
         ("http://169.254.169.254/latest", "odd"),
         ("file:///etc/passwd", "only URLs that begin with"),
+        ("http://[bad", "which is not a URL"),
+        ("http://a b/", "is not a URL"),
         ("http://user:pw@site.example:{port}/", "user name or a password"),
         ("http://0x7f.1:{port}/", "odd spelling"),
         ("http://[::ffff:127.0.0.1]:{port}/", "leads to ::ffff:127.0.0.1"),

@@ -12,12 +12,12 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from laneway.tools.outputs import ToolRefusedError
 from laneway.tools.paths import shown
 
-__all__ = ("Target", "is_public", "parse_url")
+__all__ = ("Target", "is_public", "join", "parse_url")
 
 URL_MAX: Final = 8192
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -111,6 +111,14 @@ def parse_url(url: str) -> Target:
         port=port or (443 if parts.scheme == "https" else 80),
         target=path + query,
     )
+
+
+def join(target: Target, location: str) -> Target:
+    """Where a redirect leads."""
+    try:
+        return parse_url(urljoin(str(target), location))
+    except ValueError:
+        raise ToolRefusedError(f"{target} redirects to {shown(location[:200])!r}, which is not a URL") from None
 
 
 def _checked_host(host: str) -> str:

@@ -98,20 +98,24 @@ async def in_thread(context: ToolContext, fn: Any, *args: Any, **kwargs: Any) ->
 
 async def cap_output(output: ToolOutput, context: ToolContext) -> ToolOutput:
     """An output as it may go to the model; what was kept already is not kept again."""
-    text = clean(output.text)
-    if len(text) <= context.output_max:
-        return output if text is output.text else replace(output, text=text)
-    keep = partial(cap, text, context) if output.artifact is None else partial(_cut, text, context, output.artifact)
-    capped = await in_thread(context, keep)
+    if len(output.text) <= context.output_max and len(text := clean(output.text)) <= context.output_max:
+        return output if text == output.text else replace(output, text=text)
+    keep = cap if output.artifact is None else partial(_cut_clean, artifact=output.artifact)
+    capped = await in_thread(context, keep, output.text, context)
     return replace(output, text=capped.text, artifact=capped.artifact)
+
+
+def _cut_clean(text: str, context: ToolContext, artifact: str) -> Capped:
+    return _cut(clean(text), context, artifact)
 
 
 def cap(text: str, context: ToolContext) -> Capped:
     """At most `output_max` characters of a text; the whole of a longer one becomes an artifact. Blocks on the disk."""
+    text = clean(text)
     if len(text) <= context.output_max:
         return Capped(text)
     spool = Spool(context)
-    spool.add(text.encode("utf-8", "backslashreplace"))
+    spool.add(text.encode())
     artifact = spool.keep()
     return _cut(text, context, artifact, spool.problem)
 
@@ -240,7 +244,10 @@ class Spool:
             self.problem = "there is no folder for artifacts"
             return None
         os.makedirs(self._context.artifacts, exist_ok=True)
-        return open(os.path.join(self._context.artifacts, f".part-{os.getpid()}-{next(_numbers)}"), "xb")
+        while True:  # a process that died may have left one, and its number may be ours now
+            name = os.path.join(self._context.artifacts, f".part-{os.getpid()}-{next(_numbers)}")
+            with suppress(FileExistsError):
+                return open(name, "xb")
 
     def keep(self) -> str | None:
         """Make the whole an artifact; its name, or None when it could not be kept (`problem` says why)."""

@@ -168,8 +168,7 @@ def replace_file(place: Place, content: bytes, stop: Event) -> bool:
     name = place.parts[-1]
     with open_folder(_parent(place), make=True) as folder:
         old = _writable(place, name, folder)
-        part = f".{name[:100]}.part-{os.getpid()}-{next(_numbers)}"
-        made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        part, made = _new_file(folder)
         try:
             with os.fdopen(made, "wb") as file:
                 if old is not None:
@@ -186,6 +185,15 @@ def replace_file(place: Place, content: bytes, stop: Event) -> bool:
                 os.unlink(part, dir_fd=folder)
             raise
     return old is None
+
+
+def _new_file(folder: int) -> tuple[str, int]:
+    """A file that nobody has yet. A process that died may have left one, and its number may be ours now."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        name = f".laneway-{os.getpid()}-{next(_numbers)}.part"
+        with suppress(FileExistsError):
+            return name, os.open(name, flags, 0o666, dir_fd=folder)
 
 
 def _check_wanted(place: Place, stop: Event) -> None:

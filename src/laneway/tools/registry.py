@@ -52,6 +52,8 @@ class FunctionTool(Generic[P, R]):
     ) -> None:
         if not callable(fn):
             raise ConfigError(f"a tool must be a function, not {type(fn).__name__}", setting="tools", value=fn)
+        if isinstance(fn, FunctionTool):  # the same function under other options
+            fn = fn._fn  # noqa: SLF001 - of its own kind
         self.name = _checked_name(name if name is not None else _name_of(fn))
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
             raise self._config_error("yields; a tool returns its result", hint="show progress with context.report")
@@ -61,7 +63,7 @@ class FunctionTool(Generic[P, R]):
             raise self._config_error(f"has timeout_ms={timeout_ms!r}, which is not a whole number above 0")
         if lane is not None and (not isinstance(lane, str) or not lane.strip()):
             raise self._config_error(f"has lane={lane!r}, which is not the name of a lane")
-        self._fn = fn
+        self._fn: Callable[P, R] = fn
         self._description = description
         self._given = parameters
         self._lane = lane.lower() if lane else None

@@ -117,6 +117,8 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, (dict, list)):  # it may be huge
+        return "an object" if isinstance(value, dict) else "a list"
     text = text_of(repr(value[: SHOWN_MAX + 1] if isinstance(value, str) else value))
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
@@ -180,6 +182,7 @@ class SignatureParameters:
     def check(self, arguments: str) -> dict[str, Any]:
         """Parse, validate, coerce; what was not given is not filled in."""
         raw = _parse(arguments, self._tool)
+        raw = self._without_nulls(raw)
         checked = self._validate(compact_json(raw))
         try:
             values: dict[str, Any] = checked.model_dump(
@@ -203,6 +206,15 @@ class SignatureParameters:
             if is_needed and not each.is_positional:
                 kwargs[each.name] = getattr(checked, each.field)
         return Bound(tuple(args), kwargs)
+
+    def _without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Without the nulls that only mean "not given": models send them for parameters that have a default."""
+        if None not in arguments.values():
+            return arguments
+        properties = self.schema["properties"]
+        optional = {each.name for each in self.reading.parameters if each.default is not inspect.Parameter.empty}
+        unwanted = {name for name in optional if name in properties and not _takes_null(properties[name])}
+        return {name: value for name, value in arguments.items() if value is not None or name not in unwanted}
 
     def _validate(self, arguments: str) -> Any:
         from pydantic import ValidationError
@@ -235,7 +247,10 @@ class SignatureParameters:
                 options["default"] = parameter.default
             fields[parameter.field] = (parameter.annotation, Field(**options))
         config = ConfigDict(
-            extra="allow" if reading.is_open else "forbid", allow_inf_nan=False, protected_namespaces=()
+            extra="allow" if reading.is_open else "forbid",
+            allow_inf_nan=False,
+            coerce_numbers_to_str=True,  # a name that happens to be 404
+            protected_namespaces=(),
         )
         try:
             return create_model(self._tool, __config__=config, **fields)
@@ -315,6 +330,12 @@ def _is_context(annotation: Any) -> bool:
     return get_origin(annotation) is not None and ToolContext in get_args(annotation)
 
 
+def _takes_null(schema: Mapping[str, Any]) -> bool:
+    """Whether null may be a value of this; a schema that does not say a type takes anything."""
+    kinds = schema.get("anyOf") or schema.get("oneOf") or [schema]
+    return any(kind.get("type", "null") == "null" and "const" not in kind and "enum" not in kind for kind in kinds)
+
+
 def _has_description(parameter: _Parameter) -> bool:
     said = [getattr(each, "description", None) for each in (parameter.default, *get_args(parameter.annotation)[1:])]
     return any(isinstance(each, str) for each in said)
@@ -367,6 +388,8 @@ class GivenParameters:
 
         try:
             problems = list(islice(self._given_problems(arguments), PROBLEMS_MAX))
+        except RecursionError:
+            raise _refusal(self._tool, ["they are nested too deeply"]) from None
         except Unresolvable as error:
             raise ConfigError(
                 f"the parameters of tool {self._tool!r} refer to {text_of(error.ref)!r}, which is not in them",
@@ -376,8 +399,9 @@ class GivenParameters:
             raise _refusal(self._tool, problems)
 
     def _given_problems(self, arguments: dict[str, Any]) -> Iterator[str]:
+        errors = self._validator.iter_errors(arguments)
         known = list(self.schema["properties"])
-        for error in self._validator.iter_errors(arguments):
+        for error in errors:
             if error.validator == "additionalProperties" and not error.path and error.validator_value is False:
                 yield from (_unknown(name, known) for name in arguments if name not in known)
             elif error.validator == "required":

@@ -16,12 +16,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urljoin
 
 from laneway.dialogue import ToolContext, ToolOutput
 from laneway.errors import ConfigError, UnavailableError, describe
 from laneway.records import Effect
-from laneway.tools.addresses import Network, Target, is_public, parse_url
+from laneway.tools.addresses import Network, Target, is_public, join, parse_url
 from laneway.tools.outputs import ToolRefusedError, in_thread
 from laneway.tools.pages import page_text
 from laneway.tools.registry import FunctionTool
@@ -116,7 +115,7 @@ class _Fetcher:
             response = await self._get(target)
             if not response.location:
                 return response
-            target = parse_url(urljoin(str(target), response.location))
+            target = join(target, response.location)
         raise ToolRefusedError(f"more than {self._settings.redirects_max} redirects; the last one leads to {target}")
 
     async def _get(self, target: Target) -> _Response:

@@ -44,6 +44,7 @@ FILE_MAX: Final = 16 * 1024 * 1024
 """Bytes of a file that can be written, edited or patched."""
 PIECE_MAX: Final = 8_000
 """Bytes of a line that are read as one; the rest counts as lines of its own, so that everything can be reached."""
+NOTE_MAX: Final = 100
 LINES_MAX: Final = 2_000
 LISTED_MAX: Final = 1_000
 SEARCH_S: Final = 20.0
@@ -97,24 +98,26 @@ def _read(context: ToolContext, path: str, offset: int, limit: int, stop: Event)
             size = os.fstat(file.fileno()).st_size
             raise ToolRefusedError(f"{shown(path)} is binary ({size} bytes), not text")
         file.seek(0)
+        most = _piece_max(context)
         for line in range(1, offset):
             if stop.is_set():
                 raise ToolRefusedError(f"finding line {offset} of {shown(path)} takes too long")
-            if not _piece(file):
+            if not _piece(file, most):
                 raise ToolRefusedError(f"{shown(path)} has only {line - 1} lines; line {offset} is not there")
         return _lines_from(context, file, offset, limit)
 
 
 def _lines_from(context: ToolContext, file: BinaryIO, offset: int, limit: int) -> str:
     """Lines up to what a model may see, and a note when there are more."""
-    room = context.output_max - 100  # for the note
+    room = context.output_max - NOTE_MAX
+    most = _piece_max(context)
     taken: list[str] = []
     number = offset
-    while piece := _piece(file):
+    while piece := _piece(file, most):
         text = piece.decode("utf-8", "replace")
         if number - offset == limit or (taken and len(text) > room):
             break
-        taken.append(text[: max(room, 1)])
+        taken.append(text)
         room -= len(text)
         number += 1
     else:
@@ -123,10 +126,15 @@ def _lines_from(context: ToolContext, file: BinaryIO, offset: int, limit: int) -
     return "".join(taken) + f"{end}[lines {offset} to {number - 1}; more follow: read on with offset={number}]"
 
 
-def _piece(file: BinaryIO) -> bytes:
+def _piece_max(context: ToolContext) -> int:
+    """Never more than the model may see at once, so that every part of a line can be seen."""
+    return max(min(PIECE_MAX, context.output_max - NOTE_MAX), 4)
+
+
+def _piece(file: BinaryIO, most: int) -> bytes:
     """The next line, or as much of a very long one as counts as a line; never a part of a character."""
-    piece = file.readline(PIECE_MAX)
-    if len(piece) < PIECE_MAX or piece.endswith(b"\n"):
+    piece = file.readline(most)
+    if len(piece) < most or piece.endswith(b"\n"):
         return piece
     back = next((n for n in range(1, 4) if piece[-n] & 0xC0 != 0x80), 0)  # where the last character begins
     if back and piece[-back] >= 0xC0:
@@ -187,7 +195,7 @@ async def glob(context: ToolContext, pattern: str, path: str = ".") -> str:
 
     Args:
         pattern: Such as `src/**/*.py`. `*` stands for any part of a name, `**` for any folders; names that begin with a
-            dot are found only if the pattern says the dot.
+            dot are found only if the pattern says the dot, and what is in `.git` only if the path leads there.
         path: The folder to search in, from the workspace on.
     """
     found: Found = await _work(context, partial(_glob, context, pattern, path))
@@ -209,7 +217,7 @@ async def grep(context: ToolContext, pattern: str, path: str = ".", glob: str = 
 
     Args:
         pattern: A regular expression; `(?i)` at its beginning ignores case.
-        path: A file, a folder to search in, or `artifact:<id>`.
+        path: A file, a folder to search in (`.git` in it is left out), or `artifact:<id>`.
         glob: Only files whose name or path matches, such as `*.py`.
     """
     found: Found = await _work(context, partial(_grep, context, pattern, path, glob))

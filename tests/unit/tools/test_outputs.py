@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from laneway.dialogue import ToolContext, ToolOutput
-from laneway.tools import tool
+from laneway.tools import outputs, tool
 from laneway.tools.outputs import Spool, cap, cap_output, clean
 
 
@@ -39,6 +39,15 @@ def test_of_a_long_output_head_and_tail_are_shown_and_the_whole_is_kept(context:
     assert capped.text.endswith("line 999 ü\n")
     left_out = int(tail.split()[0])
     assert len(head) + len(tail.partition("…]\n")[2]) + left_out == len(TEXT)
+
+
+def test_what_a_process_with_our_number_left_behind_is_in_nobodys_way(context: ToolContext) -> None:
+    os.mkdir(context.artifacts)
+    first = next(outputs._numbers)  # noqa: SLF001 - the numbers that come next
+    for number in range(first + 1, first + 4):
+        Path(context.artifacts, f".part-{os.getpid()}-{number}").write_text("left")
+    assert cap(TEXT, context).artifact is not None
+    assert len(os.listdir(context.artifacts)) == 4
 
 
 def test_the_same_output_is_kept_once(context: ToolContext) -> None:

@@ -15,6 +15,7 @@ import pytest
 from laneway.dialogue import Intent, ToolContext, ToolOutput
 from laneway.ports import Tool
 from laneway.records import Effect
+from laneway.tools import paths
 from laneway.tools import workspace as tools
 from laneway.tools.outputs import ToolRefusedError
 from laneway.tools.patches import apply_hunks, parse_diff, reverse
@@ -132,6 +133,15 @@ def test_a_change_that_nobody_waits_for_any_more_is_not_made(place: Path) -> Non
     assert os.listdir(place) == []
 
 
+def test_what_a_process_with_our_number_left_behind_is_in_nobodys_way(place: Path) -> None:
+    first = next(paths._numbers)  # noqa: SLF001 - the numbers that come next
+    for number in range(first + 1, first + 4):
+        (place / f".laneway-{os.getpid()}-{number}.part").write_text("left")
+    name = "\u20ac" * 85  # as long as a name may be
+    assert replace_file(locate(str(place), name), b"x", Event())
+    assert (place / name).read_text() == "x"
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [
@@ -205,16 +215,17 @@ async def test_lines_are_read_from_an_offset_and_the_rest_is_named(place: Path, 
     assert "at least 1" in await refused(tools.read, context, path="a.txt", limit=0)
 
 
+@pytest.mark.parametrize("most", [500, 9000])
 @pytest.mark.parametrize("line", ["short ü line\n" * 2000, "ü" * 30_000, "a" + "€" * 30_000 + "\nend", "\n" * 10_000])
-async def test_a_long_file_can_be_read_to_its_end_piece_by_piece(line: str, place: Path, context: ToolContext) -> None:
+async def test_a_long_file_can_be_read_to_its_end_piece_by_piece(line: str, most: int, place: Path) -> None:
     (place / "a.txt").write_text(line)
-    context = ToolContext(workspace=str(place), output_max=9000)
+    context = ToolContext(workspace=str(place), output_max=most)
     text, offset = "", 1
     while True:
         piece = await call(tools.read, context, path="a.txt", offset=offset)
         assert not piece.is_error
         assert piece.artifact is None
-        assert len(piece.text) <= 9000
+        assert len(piece.text) <= most
         before, note, after = piece.text.rpartition("[lines ")
         if not note:
             text += piece.text
