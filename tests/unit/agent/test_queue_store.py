@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from laneway import Lanes, StoreUnavailableError
 from laneway.agent.queue_store import KIND, QueueStore, StoredCommand
 from laneway.agent.session_lanes import INTERRUPTED, SessionLanes
 from laneway.dialogue import ToolSpec
-from laneway.errors import ClosedError, InvalidJobError
+from laneway.errors import ClosedError, FencedError, InvalidJobError
 from laneway.lanes import TOOL_LANES
 from laneway.options import SessionQueueConfig
 from laneway.records import Effect
-from laneway.rows import Batch, Owner, StateRow
+from laneway.rows import Batch, BatchResult, Owner, StateRow
+from laneway.stores import MemoryDisk, MemoryStore
 from laneway.stores.sqlite import SqliteStore
 
 SPECS = {"read": ToolSpec(name="read", effect=Effect.READ), "keyed": ToolSpec(name="keyed", effect=Effect.IDEMPOTENT)}
@@ -282,3 +283,46 @@ def test_a_row_says_everything_about_its_command() -> None:
         timeout_ms=6,
     )
     assert StoredCommand.from_row(command.to_row(OWNER)) == command
+
+
+class Refusing(MemoryStore):
+    """A store that says no."""
+
+    error: Exception | None = None
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        if self.error is not None:
+            return [BatchResult(self.error) for _ in batches]
+        return await super().commit(batches)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (FencedError("somebody else owns it"), FencedError),
+        (StoreUnavailableError("the disk is full"), StoreUnavailableError),
+        (ValueError("odd"), StoreUnavailableError),
+    ],
+)
+async def test_a_store_that_says_no_is_heard(error: Exception, raised: type[Exception]) -> None:
+    store = Refusing(MemoryDisk())
+    queue = QueueStore(store, "s1")
+    assert await queue.open() == []
+    command = queue.new(lane="query", tool="read", payload={}, effect=Effect.READ)
+    await queue.write(command)
+    store.error = error
+    with pytest.raises(raised, match=str(error)):
+        await queue.write(command)
+    with pytest.raises(raised, match=str(error)):
+        await queue.forget(command.id)
+    await queue.write()
+    await queue.forget()
+    store.error = None
+    await queue.forget(command.id)
+    await queue.close()
+
+
+def test_a_payload_that_is_too_large_is_refused() -> None:
+    command = StoredCommand(id="c", seq=1, lane="query", tool="t", payload={"x": "ü" * 9_000_000}, effect=Effect.READ)
+    with pytest.raises(InvalidJobError, match="at most 16,777,216 are kept"):
+        command.to_row(OWNER)

@@ -6,13 +6,14 @@ import asyncio
 import functools
 import gc
 import json
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from laneway import ConfigError, JobState, LaneConfig, Lanes
-from laneway.agent.queue_records import tool_call
+from laneway.agent.queue_records import ByLane, tool_call
 from laneway.agent.session_lanes import SessionLanes
 from laneway.agent_events import AgentEvent
 from laneway.dialogue import ToolSpec
@@ -21,12 +22,13 @@ from laneway.errors import (
     InvalidJobError,
     JobCancelledError,
     JobTimeoutError,
+    RetryLater,
     UnknownJobError,
     UnknownLaneError,
 )
 from laneway.lanes import TOOL_LANES
 from laneway.options import SessionQueueConfig
-from laneway.records import Effect
+from laneway.records import Boost, Effect
 from tests.stage import Diary, new_lanes, now_ms, passing, simulated
 
 READ = ToolSpec(name="read", effect=Effect.READ)
@@ -694,3 +696,77 @@ async def test_a_model_without_a_lane_is_refused_where_lanes_are_not_made() -> N
             queue.submit_model(lambda _: _answer(1), model_lane="models/scriptd")
         assert queue.stats().total_pending == 0
         await queue.close()
+
+
+async def test_a_sync_function_runs_on_a_thread_and_is_tried_again_only_if_it_reads() -> None:
+    calls: list[int] = []
+
+    def flaky() -> int:
+        calls.append(threading.get_ident())
+        if len(calls) < 3:
+            raise OSError("not yet")
+        return len(calls)
+
+    async with shared_lanes() as lanes:
+        config = SessionQueueConfig(enable_dlq=True).set_retry_policy("fixed", fixed_delay_ms=0)
+        queue = Desk(lanes, config).queue
+        with pytest.raises(OSError, match="not yet"):
+            await queue.submit("execute", flaky)
+        assert await queue.submit("execute", flaky, effect="read") == 3
+        assert threading.get_ident() not in calls
+        [letter] = queue.dead_letters()
+        assert (letter.command_type, letter.attempts, letter.error) == ("flaky", 1, "OSError: not yet")
+        assert await queue.retry_dead_letter(letter.command_id) == 4
+        await queue.close()
+
+
+@simulated
+async def test_a_tool_that_says_when_to_come_back_is_asked_again_then_whatever_its_effect() -> None:
+    began: list[int] = []
+
+    async def busy(attempt: int) -> str:
+        began.append(now_ms())
+        if attempt == 1:
+            raise RetryLater(70, "busy")
+        return "done"
+
+    async with shared_lanes() as lanes:
+        desk = Desk(lanes)
+        assert await desk.queue.submit_tool(WRITE, busy, lane="execute", payload={}) == "done"
+        assert began == [0, 70]
+        assert [each["delay_ms"] for each in desk.told("command_retry")] == [70]
+        await desk.queue.close()
+
+
+@simulated
+async def test_an_attempt_that_does_not_end_when_told_to_is_left_behind_and_its_retry_is_told_all_the_same() -> None:
+    diary = Diary()
+
+    async def stubborn(attempt: int) -> str:
+        return await diary.cling("mule", 60_000) if attempt == 1 else "second"
+
+    async with shared_lanes() as lanes:
+        desk = Desk(lanes, SessionQueueConfig(default_timeout_ms=50).set_retry_policy("fixed", fixed_delay_ms=10))
+        assert await desk.queue.submit_tool(READ, stubborn, lane="query", payload={}) == "second"
+        assert [each["attempt"] for each in desk.told("command_retry")] == [1]
+        await desk.queue.close()
+        await passing(60_000)
+
+
+@simulated
+async def test_a_boost_lets_a_call_climb_as_its_deadline_comes_near() -> None:
+    async with shared_lanes() as lanes:
+        queue = Desk(lanes, SessionQueueConfig(priority_boost={"strategy": "aggressive", "deadline_ms": 100})).queue
+        config = lanes.engine.kernel.registry.configs[f"{queue.scope}/execute"]
+        assert config.boost == Boost.aggressive(100)
+        assert (config.priority, config.ageing_ms) == (2, 60_000)
+        await queue.close()
+
+
+def test_stats_and_letters_are_dicts_whose_keys_are_attributes() -> None:
+    lanes = ByLane(query=1)
+    assert (lanes.query, lanes["QUERY"], dict(lanes)) == (1, 1, {"query": 1})
+    with pytest.raises(KeyError):
+        lanes["execute"]
+    with pytest.raises(AttributeError, match="ByLane has no 'execute'; it has query"):
+        _ = lanes.execute
