@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -568,78 +565,3 @@ def test_the_direct_tools_work_in_the_folder_of_the_session(tmp_path: Path) -> N
         assert "hello" in session.bash("echo hello")
         assert session.submit("query", {"path": "a.txt"}) == session.read_file("a.txt")
         assert session.submit_batch("query", [threading.get_ident, lambda: 2])[1] == 2
-
-
-# ---- processes ----
-
-Run = Callable[[str], "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run a program in which every warning is an error."""
-
-    def run(source: str) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "script.py"
-        script.write_text(PROLOGUE + textwrap.dedent(source), encoding="utf-8")
-        command = [sys.executable, "-W", "error", str(script)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path)
-
-    return run
-
-
-PROLOGUE = """
-import os, sys, threading, warnings
-from laneway.errors import UsageError
-from laneway.models.scripted import ScriptedModel, call, say
-from laneway.sync import Agent
-"""
-
-
-@pytest.mark.slow
-def test_a_program_that_closes_nothing_ends_cleanly_and_its_session_is_in_the_store(run: Run) -> None:
-    for expected in (2, 4):
-        done = run("""
-            agent = Agent("scripted", session_store="sqlite:///sessions.db", builtin_tools=False)
-            session = agent.session(".", session_id="s1")
-            session.send("hello")
-            print(len(session.history()))
-        """)
-        assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{expected}\n")
-
-
-@pytest.mark.slow
-def test_a_program_may_end_while_a_run_goes_on(run: Run) -> None:
-    done = run("""
-        import asyncio
-        model = ScriptedModel([[asyncio.Event().wait]])
-        session = Agent(model, builtin_tools=False).session(".")
-        for event in session.stream("go"):
-            break
-        print(event.event_type)
-    """)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "start\n")
-
-
-@pytest.mark.slow
-def test_a_forked_child_makes_an_agent_of_its_own(run: Run) -> None:
-    done = run("""
-        agent = Agent("scripted", builtin_tools=False)
-        session = agent.session(".")
-        session.send("hello")
-        warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks
-        child = os.fork()
-        if not child:
-            try:
-                session.send("hello")
-            except UsageError as error:
-                print(error, flush=True)
-            with Agent("scripted", builtin_tools=False) as own:
-                print(own.session(".").send("child").text, flush=True)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        print(session.send("parent").text)
-    """)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1:] == ["You said: child", "You said: parent"]
-    assert "before the process was forked" in done.stdout

@@ -8,14 +8,10 @@ import contextvars
 import gc
 import logging
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -679,129 +675,3 @@ def test_a_refusal_names_the_method_of_the_twin(owner: Owner) -> None:
 
     with pytest.raises(UsageError, match=r"^Counter\.add\(\) was called on the event loop"):
         owner.portal.wait("tool()", tool)
-
-
-# ---- processes ----
-
-Run = Callable[[str], "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run a program in which every warning is an error."""
-
-    def run(source: str) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "script.py"
-        script.write_text(PROLOGUE + textwrap.dedent(source), encoding="utf-8")
-        command = [sys.executable, "-W", "error", str(script)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-
-    return run
-
-
-FORKED = "this agent was opened before the process was forked (make a new Agent in the child process)"
-PROLOGUE = """
-import asyncio, os, sys, threading, warnings
-from laneway.sync.background import Portal
-from laneway.errors import UsageError
-
-async def thread_name():
-    return threading.current_thread().name
-
-def portal(name="it"):
-    async def close():
-        print("closed", name, flush=True)
-    return Portal(close)
-"""
-
-
-@pytest.mark.slow
-def test_what_nobody_closes_is_closed_when_the_interpreter_exits(run: Run) -> None:
-    done = run("""
-        one, two = portal("one"), portal("two")
-        print(one.wait("name()", thread_name), two.wait("name()", thread_name))
-    """)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.split("\n")) == ["", "closed one", "closed two", "laneway-sync laneway-sync"]
-
-
-@pytest.mark.slow
-def test_a_program_ends_although_something_goes_on_in_the_background(run: Run) -> None:
-    done = run("""
-        one = portal()
-        async def for_ever():
-            await asyncio.Event().wait()
-        threading.Thread(target=one.wait, args=("for_ever()", for_ever), daemon=True).start()
-        one.wait("name()", thread_name)
-    """)
-    assert (done.returncode, done.stdout) == (0, "closed it\n")
-
-
-@pytest.mark.slow
-def test_other_threads_may_go_on_calling_after_the_main_thread_has_ended(run: Run) -> None:
-    done = run("""
-        one = portal()
-        main = threading.main_thread()
-        def work():
-            main.join()
-            print(one.wait("name()", thread_name), flush=True)
-        threading.Thread(target=work).start()
-    """)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "laneway-sync\nclosed it\n"
-
-
-@pytest.mark.slow
-def test_a_forked_child_refuses_what_its_parent_opened_and_gets_a_loop_of_its_own(run: Run) -> None:
-    done = run("""
-        parent = portal("of the parent")
-        parent.wait("name()", thread_name)
-        warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks
-        child = os.fork()
-        if not child:
-            try:
-                parent.wait("Session.send()", thread_name)
-            except UsageError as error:
-                print("refused:", error, flush=True)
-            parent.close()  # the parent's
-            own = portal("of the child")
-            print(own.wait("name()", thread_name), flush=True)
-            sys.exit()
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        print(parent.wait("name()", thread_name), "of the parent lives", flush=True)
-    """)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        f"refused: Session.send(): {FORKED}",
-        "laneway-sync",
-        "closed of the child",
-        "0",
-        "laneway-sync of the parent lives",
-        "closed of the parent",
-    ]
-
-
-@pytest.mark.slow
-def test_a_fork_while_other_threads_call_does_not_lock_the_child(run: Run) -> None:
-    done = run("""
-        parent, going = portal(), True
-        def call():
-            while going:
-                parent.wait("name()", thread_name)
-        threads = [threading.Thread(target=call) for _ in range(4)]
-        for thread in threads: thread.start()
-        warnings.simplefilter("ignore", DeprecationWarning)
-        codes = []
-        for _ in range(10):
-            child = os.fork()
-            if not child:
-                own = portal()
-                own.wait("name()", thread_name)
-                os._exit(7)
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        going = False
-        for thread in threads: thread.join()
-        print(codes == [7] * 10, flush=True)
-    """)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "True\nclosed it\n"
