@@ -7,6 +7,7 @@ match has a time limit, and `stop` ends a search at once.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,10 +26,12 @@ __all__ = ("Found", "LineSearch", "compile_glob", "compile_pattern", "find_files
 PATTERN_MAX: Final = 2000
 BINARY_START: Final = 8192
 MATCH_S: Final = 0.5
+UNFOLDED_MAX: Final = 50_000
 VISITED_MAX: Final = 500_000
 DEPTH_MAX: Final = 100
 LINE_MAX: Final = 1_000_000
 SHOWN_LINE_MAX: Final = 400
+_COUNT: Final = re.compile(r"\{(\d+)[^}]*\}")
 _STORES: Final = frozenset({".git", ".hg", ".svn"})
 
 
@@ -46,10 +49,38 @@ def compile_pattern(pattern: str) -> regex.Pattern[str]:
 
     if len(pattern) > PATTERN_MAX:
         raise ToolRefusedError(f"the pattern is {len(pattern)} characters long; at most {PATTERN_MAX} are possible")
+    if _unfolded_size(pattern) > UNFOLDED_MAX:
+        raise ToolRefusedError("the pattern is too large: its repetitions such as {1000} inside of others multiply")
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, OverflowError, MemoryError, ValueError) as error:
         raise ToolRefusedError(f"the pattern is not a valid regular expression: {error}") from None
+
+
+def _unfolded_size(pattern: str) -> int:
+    """How large a pattern is when its counted repetitions are written out, which is what compiling one does."""
+    sizes = [0]
+    last = at = 0
+    while at < len(pattern):
+        sign = pattern[at]
+        count = _COUNT.match(pattern, at)
+        at += 2 if sign == "\\" else 1
+        if sign == "(":
+            sizes.append(0)
+            last = 0
+            continue
+        if sign == ")" and len(sizes) > 1:
+            last = sizes.pop() + 1
+        elif count:
+            at = count.end()
+            times = int(count[1]) - 1
+            sizes[-1] += last * max(times, 0)
+            last *= max(times, 0) + 1
+            continue
+        else:
+            last = 1
+        sizes[-1] += last
+    return sum(sizes)
 
 
 def compile_glob(pattern: str) -> regex.Pattern[str]:

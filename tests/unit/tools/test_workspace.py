@@ -351,6 +351,19 @@ async def test_a_pattern_that_is_none_is_refused(pattern: str, context: ToolCont
     assert "the pattern is" in await refused(tools.grep, context, pattern=pattern)
 
 
+@pytest.mark.parametrize(
+    "pattern", ["((a{1000}){1000}){1000}", "((((a?){50}){50}){50}){50}", "(?:a|b){1000000}", "a{99999999999999999999}"]
+)
+async def test_a_pattern_that_would_fill_the_memory_is_refused(pattern: str, context: ToolContext) -> None:
+    assert "the pattern is too large" in await refused(tools.grep, context, pattern=pattern)
+
+
+async def test_a_pattern_with_many_counts_is_fine(place: Path, context: ToolContext) -> None:
+    (place / "a").write_text("0f8fad5b-d9cb-469f-a165-70867728950e 2024-02-29T10:11:12\n")
+    pattern = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12} \d{4}(-\d{2}){2}T(\d{2}:){2}\d{2}"
+    assert (await call(tools.grep, context, pattern=pattern)).text.startswith("a:1: ")
+
+
 @pytest.mark.slow
 async def test_a_pattern_that_never_ends_is_ended(place: Path, context: ToolContext) -> None:
     (place / "a").write_text("a" * 40 + "!\n")
