@@ -183,9 +183,17 @@ class AsyncSession(DirectTools, Reports):
             if self.lanes is not None:
                 await self.lanes.close()
             await self.host.close_if_empty()
-        for stream in [*self._watchers, *(one for many in self._waiting.values() for one in many)]:
-            stream.close()
+        self._end_streams()
         self._agent.forget(self)
+
+    def _end_streams(self) -> None:
+        """Nothing more is told here; what a store keeps goes on elsewhere, or later."""
+        ended = ErrorEvent(error="the session was closed", error_kind=ClosedError.code)
+        for streams in [*self._waiting.values(), *self._following.values()]:
+            for stream in list(streams):
+                stream.push(self._stamped(ended, stream.run_id or ""))
+        for watcher in list(self._watchers):
+            watcher.close()
 
     async def _end_run(self) -> None:
         """End what runs. What a store keeps goes on when the session is opened again; without one it ends here."""
@@ -198,10 +206,18 @@ class AsyncSession(DirectTools, Reports):
         if paused is not None:
             self.resume()
         if run is not None:
-            await run.ended.wait()
+            await self._see_off(run)
         self.book.keep_unsaved()
         with contextlib.suppress(StoreUnavailableError):  # what it refuses is found again when the session is opened
             await self.book.committed()
+
+    async def _see_off(self, run: Run) -> None:
+        """Give a run its grace; a tool that may not be interrupted and does not end is ended all the same."""
+        try:
+            async with asyncio.timeout(self.host.inbox.engine.kernel.grace_ms / 1000):
+                await run.ended.wait()
+        except TimeoutError:
+            run.calls.abort()
 
     async def __aenter__(self) -> Self:
         return await self.ready()

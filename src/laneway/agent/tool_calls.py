@@ -20,6 +20,7 @@ from laneway.agent_events import (
 )
 from laneway.dialogue import Intent, ResultStatus, ToolCall, ToolContext, ToolOutput, ToolResult, ToolSpec
 from laneway.errors import (
+    InterruptSignalError,
     JobCancelledError,
     JobTimeoutError,
     LanewayError,
@@ -167,6 +168,8 @@ class CallMaker:
         call = each.call
         if each.has_effect and not each.is_intended:
             await self._intend(each)
+        if self._run.turn.cancelled:  # the run is being ended, and has not heard of it yet
+            raise InterruptSignalError("the run is being ended")
         each.began_ms = self._run.now()
         self._run.emit(
             ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=lane, attempt=attempt)
@@ -269,7 +272,7 @@ class CallMaker:
         result = functools.partial(ToolResult, call_id=each.call.id, name=each.call.name)
         try:
             output = _value_of(each.job)
-        except (asyncio.CancelledError, JobCancelledError) as error:
+        except (asyncio.CancelledError, JobCancelledError, InterruptSignalError) as error:
             return self._cut_result(each, each.cut or text_of(error))
         except (JobTimeoutError, TimeoutError) as error:
             note = " It may have had its effect: look before you do it again." if each.has_effect else ""
@@ -309,6 +312,13 @@ class CallMaker:
         while self._live:
             with contextlib.suppress(asyncio.CancelledError):  # whoever cannot wait fences the turn
                 await self._ended(launched)
+
+    def abort(self) -> None:
+        """End every call that runs, whatever it says of itself: the process wants to end."""
+        for each in self._live.values():
+            if each.job is not None and not each.job.done():
+                each.cut = "the session was closed"
+                each.job.cancel(each.cut)
 
     # ---- after a crash ----
 

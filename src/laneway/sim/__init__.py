@@ -22,6 +22,8 @@
 - `mail_checks`  the laws that only the end of a run can tell
 - `mail_kernel_tier` tier `mailroom`: the kernel of the inbox in a plain loop
 - `mail_tier`    tier `mail`: `Inbox` through the users' door, with crashes
+- `agent_world`  what a seed decides for agents: sessions, models, tools, perils
+- `agent_tier`   tier `agent`: sessions through the users' door, with crashes
 - `campaign`     many seeds for a while
 - `trace`        lines, their hash, and a failure that can be replayed
 """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from laneway.sim.agent_tier import run_agent_seed
 from laneway.sim.engine_tier import run_engine_seed
 from laneway.sim.kernel_tier import run_kernel_seed
 from laneway.sim.mail_kernel_tier import run_mailroom_seed
@@ -14,7 +15,7 @@ from laneway.sim.trace import Outcome, Tier, Trace
 
 __all__ = ("TIERS", "Summary", "run_for", "run_seed")
 
-TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail")
+TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail", "agent")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +56,8 @@ def run_seed(seed: int, tier: Tier, trace: Trace | None = None) -> Outcome:
             return run_mailroom_seed(seed, trace=trace)
         case "mail":
             return run_mail_seed(seed, trace=trace)
+        case "agent":
+            return run_agent_seed(seed, trace=trace)
         case _:
             assert_never(tier)
 
