@@ -183,8 +183,10 @@ async def _call(fn: Callable[[], Any], context: ToolContext, *, is_async: bool) 
 
 
 def _takes_two(fn: Reconcile) -> bool:
+    from laneway.tools.schemas import signature_of
+
     try:
-        inspect.signature(fn).bind(None, None)
+        signature_of(fn).bind(None, None)
     except TypeError:
         return False
     except ValueError:  # it has no signature that Python can tell

@@ -11,6 +11,7 @@ import difflib
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
@@ -20,7 +21,15 @@ from laneway.dialogue import ToolContext, compact_json
 from laneway.errors import ConfigError, ToolArgumentsError, text_of
 from laneway.tools.docstrings import Described, describe_function
 
-__all__ = ("Bound", "GivenParameters", "Parameters", "SignatureParameters", "describe_callable", "parameters_of")
+__all__ = (
+    "Bound",
+    "GivenParameters",
+    "Parameters",
+    "SignatureParameters",
+    "describe_callable",
+    "parameters_of",
+    "signature_of",
+)
 
 PROBLEMS_MAX: Final = 10
 SHOWN_MAX: Final = 80
@@ -60,6 +69,15 @@ def describe_callable(fn: Callable[..., Any]) -> Described:
     if doc is None and not inspect.isroutine(plain):
         doc = inspect.getdoc(type(plain).__call__) or inspect.getdoc(type(plain))
     return describe_function(doc)
+
+
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function, without evaluating its annotations: what they name may be for type checkers only."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(fn, annotation_format=Format.FORWARDREF)
+    return inspect.signature(fn)
 
 
 def _plain(fn: Any) -> Any:
@@ -283,7 +301,7 @@ class SignatureParameters:
     @cached_property
     def _signature(self) -> inspect.Signature:
         try:
-            return inspect.signature(self._fn)
+            return signature_of(self._fn)
         except (TypeError, ValueError) as error:
             raise self._config_error(
                 "has no signature that Python can tell", hint="give its parameters as a JSON Schema"
