@@ -26,7 +26,7 @@ from laneway.testing import fake_host
 from tests.inbox_stage import staged
 from tests.stage import now_ms, passing
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 55.0
 ANYTHING: Final = PermissionPolicy(default_decision="allow")
 SECOND: Final = 1_000
 MINUTE: Final = 60 * SECOND

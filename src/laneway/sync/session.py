@@ -98,14 +98,15 @@ class Session(Twin[AsyncSession]):
         It is sent before this returns. Breaking out leaves the run going; `cancel` ends it.
         """
 
-        async def send() -> AgentStream:
-            stream = self._twin.stream(text, mode=mode, sender=sender, message_id=message_id, attachments=attachments)
-            await stream.start()
-            return stream
+        made: list[RunStream] = []
 
-        twin = self._portal.wait("Session.stream()", send)
-        handover = self._portal.call("Session.stream()", self._portal.follow, twin, twin.close)
-        return RunStream(self._portal, handover, twin)
+        async def send() -> None:
+            twin = self._twin.stream(text, mode=mode, sender=sender, message_id=message_id, attachments=attachments)
+            await twin.start()
+            made.append(RunStream(self._portal, self._portal.follow(twin, twin.close), twin))
+
+        self._portal.wait("Session.stream()", send)  # interrupted, it leaves a stream that is forgotten in due course
+        return made.pop()
 
     def subscribe(self) -> Stream[AgentEvent]:
         """Every event of this session from now on, whatever the run. It ends when the session is closed."""

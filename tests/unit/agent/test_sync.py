@@ -30,7 +30,7 @@ from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig
 from laneway.sync import Agent, Session, background, handover
 from laneway.tools import tool
 
-PATIENCE_S = 20.0  # of a wait that only a bug makes long
+PATIENCE_S = 55.0  # of a wait that only a bug makes long
 ANYTHING = PermissionPolicy(default_decision="allow")
 
 

@@ -22,7 +22,7 @@ from laneway.sync.handover import Ended, Handover
 from laneway.sync.streams import Stream
 from laneway.sync.twins import Twin, awaited, on_loop
 
-PATIENCE_S = 20.0  # of a wait that only a bug makes long
+PATIENCE_S = 55.0  # of a wait that only a bug makes long
 STUBBORN_S = 0.01
 
 

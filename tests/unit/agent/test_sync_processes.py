@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 30.0  # of a wait that only a bug makes long
+PATIENCE_S = 55.0  # of a wait that only a bug makes long
 FORKED = "this agent was opened before the process was forked (make a new Agent in the child process)"
 PROLOGUE = """
 import asyncio, os, sys, threading, warnings
