@@ -357,6 +357,24 @@ async def test_no_secret_of_this_process_reaches_a_command(
     assert "hidden" not in output.text
 
 
+async def test_what_the_session_sets_reaches_its_commands(context: ToolContext) -> None:
+    bash = bash_tool(ShellSettings(environment={"COLOUR": "red", "SHAPE": "round"}))
+    said = {"environment": {"COLOUR": "blue", "LANEWAY_TOKEN": "hidden"}}
+    told = ToolContext(workspace=context.workspace, extra=said)
+    output = await call(bash, told, command="echo $COLOUR $SHAPE $LANEWAY_TOKEN")
+    assert output.text == "blue round\n"
+    silent = ToolContext(workspace=context.workspace, extra={"environment": None})
+    assert (await call(bash, silent, command="echo $COLOUR")).text == "red\n"
+
+
+async def test_a_variable_that_cannot_be_one_is_an_answer(context: ToolContext) -> None:
+    told = ToolContext(workspace=context.workspace, extra={"environment": {"A=B": "x"}})
+    output = await call(bash_tool(), told, command="true")
+    assert output.is_error
+    assert "environment" in output.text
+    assert output.exit_code is None
+
+
 async def test_limits_hold_in_the_command(context: ToolContext) -> None:
     limits = ShellLimits(cpu_s=7, memory_bytes=2**31, file_bytes=2**20, processes=2000)
     bash = bash_tool(ShellSettings(limits=limits, grace_ms=200))

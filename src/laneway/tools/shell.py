@@ -80,11 +80,17 @@ class ShellSettings:
     program: str = ""  # the shell; by default bash, where there is one, else sh
 
 
-def tool_environment(settings: ShellSettings, source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a command: what is harmless and what was allowed, never what Laneway itself was given."""
+def tool_environment(
+    settings: ShellSettings, source: Mapping[str, str] | None = None, *, session: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of a command: what is harmless and what was allowed, never what Laneway itself was given.
+
+    On top of it comes what the settings say, and on top of that what the session says.
+    """
     source = os.environ if source is None else source
     kept = {name: value for name, value in source.items() if _is_allowed(name, settings.allow)}
-    kept.update({name: value for name, value in settings.environment.items() if not _is_own(name)})
+    said = {**settings.environment, **(session or {})}
+    kept.update({name: value for name, value in said.items() if not _is_own(name)})
     return kept
 
 
@@ -170,7 +176,8 @@ class _Call:
 
 
 async def _run(context: ToolContext, command: str, working_dir: str, call: _Call) -> ToolOutput:
-    processes, output = _start(_command(command, call.settings), _folder(context, working_dir), call.settings)
+    environment = tool_environment(call.settings, session=context.extra.get("environment"))
+    processes, output = _start(_command(command, call.settings), _folder(context, working_dir), environment)
     reading = asyncio.get_running_loop().create_task(_read(context, output, call.spool), name="tool-output")
     is_late = is_left = True
     try:
@@ -202,13 +209,15 @@ def _folder(context: ToolContext, path: str) -> str:
         return place.path
 
 
-def _start(command: list[str], folder: str, settings: ShellSettings) -> tuple[Processes, BinaryIO]:
+def _start(command: list[str], folder: str, environment: Mapping[str, str]) -> tuple[Processes, BinaryIO]:
     readable, writable = os.pipe()
     output = os.fdopen(readable, "rb", 0)
     try:
         with answering_errors("the shell"):
-            environment = tool_environment(settings)
             return start(command, folder=folder, environment=environment, output=writable), output
+    except ValueError as error:  # a name with an equals sign, a NUL: the command itself was checked before
+        output.close()
+        raise ToolRefusedError(f"the environment of the command cannot be made: {error}") from None
     except BaseException:
         output.close()
         raise
