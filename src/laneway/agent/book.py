@@ -187,7 +187,7 @@ class Book:
         """
         ids = set(messages)
         known = [run_id for message in ids if (run_id := self._run_of.get(message, ""))]
-        begun = [run_id for run_id in known if ids & set(self.run(origin_of(run_id, self.lineage))[0].messages)]
+        begun = [run_id for run_id in known if ids & set(self.run(origin_of(run_id, self.lineage))[0].messages[:1])]
         rounds = self.run(self.newest(begun[0])) if begun else []
         return [] if any(one.state is RoundState.FORGOTTEN for one in rounds) else rounds
 

@@ -72,6 +72,7 @@ class Host:
         engine = self.inbox.engine
         engine.attends = lambda owner: _key(owner.tenant, owner.session) in self.sessions
         engine.on_settled = self._settled
+        engine.followed = self.followed
 
     # ---- opening and closing ----
 

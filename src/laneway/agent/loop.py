@@ -166,10 +166,11 @@ class Run:
             return
         self.book.keep_unsaved()
         unstarted = [unstarted_result(call) for call in self.machine.open_calls()]
-        one = self.machine.cut(unstarted, forget=self.turn._entry.forget, at_ms=self.wall())  # noqa: SLF001
-        for each in self.machine.rounds if self.turn._entry.forget else [one]:  # noqa: SLF001
-            if each is not None and each.state is not RoundState.FINAL:
-                self.book.keep(each)
+        forget = self.turn._entry.forget  # noqa: SLF001
+        for one in self.machine.cut(unstarted, forget=forget, at_ms=self.wall()):
+            self.book.keep(one)
+        for result in unstarted:
+            self.calls.tell_end(result, 0)
 
     async def _go(self) -> str | None:
         turn = self.turn

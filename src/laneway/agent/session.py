@@ -427,7 +427,8 @@ class AsyncSession(DirectTools, Reports):
             self._following.setdefault(run.id, []).append(stream)
             return
         self._waiting.setdefault(message, []).append(stream)
-        if receipt.disposition.is_final or receipt.duplicate:
+        item = self.host.inbox.engine.kernel.items.get(message)
+        if receipt.duplicate or item is None or item.state.is_final:
             self.host.followed.pop(message, None)
             self._watch_final(message)
         elif receipt.position is not None and (self._run is not None or receipt.position > 1):

@@ -153,23 +153,22 @@ class TurnMachine:
             one.prompts = (*self._said, *one.prompts)
             self._messages, self._said = [], []
 
-    def cut(self, results: Iterable[ToolResult], *, forget: bool = False, at_ms: int = 0) -> Round | None:
-        """The run is ended here: open calls get these results. The round to be written down, if there is one."""
-        if self._said:
-            if self.round is not None and self.round.state is RoundState.ACTING:
-                self.round.state = RoundState.DONE
-            self.answered(Answer(), at_ms=at_ms).state = RoundState.CUT
-        one = self.round
-        if one is None:
-            return None
+    def cut(self, results: Iterable[ToolResult], *, forget: bool = False, at_ms: int = 0) -> list[Round]:
+        """The run is ended here: open calls get these results. The rounds that have to be written down."""
         for result in results:
             self.result(result)
-        if one.state is RoundState.ACTING:
-            one.state = RoundState.CUT
+        changed = [one for one in self.rounds if one.state is RoundState.ACTING]
+        for one in changed:
+            one.state = RoundState.DONE if self._said else RoundState.CUT
+        if self._said:
+            last = self.answered(Answer(), at_ms=at_ms)
+            last.state = RoundState.CUT
+            changed.append(last)
         if forget:
-            for each in self.rounds:
-                each.state = RoundState.FORGOTTEN
-        return one
+            changed = list(self.rounds)
+            for one in changed:
+                one.state = RoundState.FORGOTTEN
+        return changed
 
     # ---- what is next ----
 

@@ -11,7 +11,7 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -87,6 +87,8 @@ class Arrivals(ABC):
         self._audience = Audience(self._note_listening)
         self.on_settled: Callable[[Final], None] = lambda final: None
         """Hears of every message that is final and on disk."""
+        self.followed: Collection[str] = ()
+        """The messages that `on_settled` waits for."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
 

@@ -676,7 +676,7 @@ class MailEngine(Errands):
                 await asyncio.sleep(delay)
 
     async def _ask_what_was_stored(self, owner: Owner) -> None:
-        for message_id in list(self._waiters):
+        for message_id in dict.fromkeys((*self._waiters, *self.followed)):
             item = self.kernel.items.get(message_id)
             if item is None or item.state.is_final:
                 self._settle(await self.final_of(message_id))
