@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints, is_typeddict
 
 import laneway
-from laneway import errors, events, records, rows, system
+from laneway import agent_events, dialogue, errors, events, records, rows, system
 from laneway.errors import UsageError
 from laneway.kernel import directives
 from laneway.kernel.jobs import TRANSITIONS, Trigger
+from laneway.kernel.ledger import LEDGER_TRANSITIONS, LedgerState
 from laneway.kernel.messages import MESSAGE_TRANSITIONS, Change
+from laneway.kernel.rounds import RoundState
 from laneway.lanes import GATEWAY_LANES, TOOL_LANES
 from laneway.mail import MessageState, Mode, TurnState
 from laneway.records import JobState, WaitReason
@@ -62,6 +64,8 @@ def value_of(value: object) -> str:
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
+    if inspect.isfunction(value):
+        return "…"
     if type(value) is int and abs(value) >= 10_000:
         return f"{value:_}"
     return repr(value)
@@ -145,16 +149,40 @@ ERRORS: Final = frozenset(
 
 # What nobody makes by hand.
 NOT_MADE: Final = frozenset(
-    {"Child", "DeadLetters", "History", "Job", "LaneScope", "Slot", "Store", "Subscription", "Turn"}
-)
+    {
+        "AgentStream", "AsyncSession", "Child", "DeadLetters", "EventStream", "History", "Job", "LaneScope", "Model",
+        "RunStream", "Session", "Slot", "Store", "Subscription", "Tool", "Turn",
+    }
+)  # fmt: skip
 # Public for the engine only.
 INNER: Final = frozenset(
     {
         "AbortSignal.forget",
         "AbortSignal.listen",
+        "AgentStream.push",
+        "AsyncAgent.forget",
+        "AsyncAgent.keep",
+        "AsyncAgent.scratch",
+        "AsyncSession.begin_run",
+        "AsyncSession.compact_wanted",
+        "AsyncSession.emit_event",
+        "AsyncSession.follow",
+        "AsyncSession.lane_of",
+        "AsyncSession.may_run_beside",
+        "AsyncSession.resume_wanted",
+        "AsyncSession.run_turn",
+        "AsyncSession.settled",
+        "AsyncSession.spec_of",
+        "AsyncSession.start",
+        "AsyncSession.submit_model",
+        "AsyncSession.unpaused",
         "DeadLetters.keep",
+        "EventStream.push",
         "Job.settle",
         "LaneScope.engine",
+        "LedgerEntry.change",
+        "LedgerEntry.row_key",
+        "LedgerEntry.to_row",
         "MemoryDisk.next_seq",
         "MemoryDisk.owners_of",
         "MemoryDisk.write",
@@ -255,13 +283,23 @@ def field_blocks(thing: Any) -> Iterator[str]:
 
 
 def public_members(thing: type) -> Iterator[tuple[str, Any]]:
-    """What a class itself defines and does not hide, in the order of the source."""
-    for member, value in vars(thing).items():
+    """What a class defines and does not hide, in the order of the source; parts that are not public are its own."""
+    parts = [base for base in thing.__bases__ if base.__module__.startswith("laneway.") and _is_part(base)]
+    defined = dict(vars(thing))
+    for part in parts:
+        defined |= {member: value for member, value in vars(part).items() if member not in defined}
+    for member, value in defined.items():
         unwrapped = getattr(value, "__func__", value)
         if f"{thing.__name__}.{member}" in INNER:
             continue
         if not member.startswith("_") and (inspect.isfunction(unwrapped) or isinstance(value, property)):
             yield member, value
+
+
+def _is_part(base: type) -> bool:
+    """Whether a base is only a part of what stands on it, and has no section of its own."""
+    is_record = dataclasses.is_dataclass(base) or issubclass(base, enum.Enum | dict)
+    return base.__name__ not in laneway.__all__ and not is_record
 
 
 def member_blocks(owner: str, member: str, value: Any) -> Iterator[str]:
@@ -386,6 +424,28 @@ def events_page() -> str:
         ]
         out += [f"## {title}", f"All of them have {more}." if more else ""]
         out.append(table(["type", "class", "what has happened", "more fields"], rows))
+    return page(out)
+
+
+def agent_events_page() -> str:
+    """Every event of a run with its fields, and the types that other surfaces have and this one has not."""
+    words = WORDS["agent_events"]
+    known = names_of(agent_events.AgentEvent)
+    rows: list[tuple[str, ...]] = []
+    for name, kind in agent_events.AGENT_EVENTS.items():
+        fields = fields_words(kind, known) or "–"
+        rows.append((f"`{name}`", f"`{kind.__name__}`", doc_of(kind).replace("\n", " "), fields))
+    pieces = [f"`{name}`" for name, kind in agent_events.AGENT_EVENTS.items() if kind.ephemeral]
+    out = ["# Agent events", NOTICE, intro("agent_events"), words["envelope"].strip(), "## Emitted"]
+    out.append(f"Every event has {fields_words(agent_events.AgentEvent, ())}.")
+    out.append(table(["`event_type`", "class", "what has happened", "fields of its own"], rows))
+    out.append(f"Pieces, which are told and not kept: {', '.join(pieces)}.")
+    absent = [(names.split(", "), said) for names, said in words["absent"].items()]
+    if clash := [name for names, _ in absent for name in names if name in agent_events.AGENT_EVENTS]:
+        raise SystemExit(f"docs/words.toml: said to be absent, and is there: {clash}")
+    out += ["## Not carried", words["absent_says"].strip()]
+    rows = [(", ".join(f"`{name}`" for name in names), said) for names, said in absent]
+    out.append(table(["`event_type`", "instead"], rows))
     return page(out)
 
 
@@ -681,6 +741,50 @@ def modules() -> str:
     return table(["module", "what it is"], rows)
 
 
+def round_states() -> str:
+    """The states of a round."""
+    comments = comments_of(RoundState)
+    return table(["state", "meaning"], [(f"`{state}`", comments[state.name]) for state in RoundState])
+
+
+def result_states() -> str:
+    """How a call can end."""
+    comments = comments_of(dialogue.ResultStatus)
+    return table(["status", "meaning"], [(f"`{one}`", comments[one.name]) for one in dialogue.ResultStatus])
+
+
+def ledger_states() -> str:
+    """The states of an entry of the ledger, and the ways between them."""
+    moves: dict[tuple[LedgerState, LedgerState], list[str]] = {}
+    for (state, change), target in LEDGER_TRANSITIONS.items():
+        moves.setdefault((state, target), []).append(str(change))
+    arrows = [f"    {state} --> {target}: {', '.join(words)}" for (state, target), words in moves.items()]
+    left = {state for state, _ in LEDGER_TRANSITIONS}
+    ends = [f"    {state} --> [*]" for state in LedgerState if state not in left]
+    diagram = ["```mermaid", "stateDiagram-v2", "    [*] --> intended: before the call", *arrows, *ends, "```"]
+    comments = {"DONE": "it worked", **comments_of(LedgerState)}
+    rows = [(f"`{state}`", comments[state.name]) for state in LedgerState]
+    return "\n".join(diagram) + "\n\n" + table(["state", "meaning"], rows)
+
+
+def builtin_tools() -> str:
+    """The tools that every agent has, from their own schemas."""
+    from laneway import tools
+
+    rows = []
+    for each in tools.builtin_tools():
+        spec = each.spec
+        needed = spec.parameters.get("required", ())
+        parts = []
+        for name, schema in spec.parameters["properties"].items():
+            said = f"`{name}`" if name in needed else f"`{name}={json.dumps(schema.get('default'))}`"
+            parts.append(f"{said}: {schema.get('description', '').rstrip('.')}")
+        lane = tools.lane_of(spec)
+        first = spec.description.partition("\n")[0]
+        rows.append((f"`{spec.name}`", f"`{spec.effect}`", f"`{lane}`", first, "<br>".join(parts).replace("\n", " ")))
+    return table(["tool", "effect", "lane", "what it does", "arguments"], rows)
+
+
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "job-states": job_states,
     "message-states": message_states,
@@ -689,6 +793,10 @@ BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "rights": rights,
     "wait-reasons": wait_reasons,
     "presets": presets,
+    "round-states": round_states,
+    "result-states": result_states,
+    "ledger-states": ledger_states,
+    "builtin-tools": builtin_tools,
     "layers": layers,
     "modules": modules,
 }
@@ -696,6 +804,7 @@ PAGES: Final[Mapping[str, Callable[[], str | None]]] = {
     "reference/api.md": api_page,
     "reference/settings.md": settings_page,
     "reference/events.md": events_page,
+    "reference/agent-events.md": agent_events_page,
     "reference/errors.md": errors_page,
     "reference/cli.md": cli_page,
     "reference/commands.md": commands_page,

@@ -12,6 +12,31 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES_MAX = 60
 EXPECTED = {
+    "agent_hello.py": ["Take a hat: it is sunny in Rome. (2 rounds, 1 call)"],
+    "agent_resume.py": [
+        "the first process ended with -9",
+        "tool pay (call-1, ok): paid rent",
+        "tool pay (call-2, unknown): [Unknown: the process ended while this call ran",
+        "tool pay (call-3, ok): paid water",
+        "pay: unknown, then settled by ada",
+        "payments: ['rent', 'gas', 'water']",
+    ],
+    "agent_steer.py": [
+        "looks in the cellar",
+        "heard 'I have found it!'; 2 calls were not made",
+        "I heard 2 things, the last one is 'I have found it!'.",
+    ],
+    "agent_sync.py": [
+        "tool_end: 3 pages about rivers",
+        "Short: three.",
+        "['!'] ['succeeded', 'succeeded', 'succeeded']",
+    ],
+    "agent_tools.py": [
+        "order in 0 ms, denied: [Denied: no policy says that order may be called, and nobody is there to ask]",
+        "'boxes' must be a valid integer",
+        "ordered 2 boxes of pears",
+        "the ledger: ['order done']",
+    ],
     "cancel_and_timeouts.py": ["JobCancelledError", "JobAbortedError", "WaitTimeoutError", "JobTimeoutError"],
     "durable_jobs.py": ["paying 42", "whether it had its effect is unknown", "fetched rivers"],
     "hello_lanes.py": ["3 run, 3 wait", "['ROAD', 'RAIL', 'RIVER']"],

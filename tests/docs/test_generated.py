@@ -10,9 +10,11 @@ import pytest
 import laneway
 from bench.catalogue import WORKLOADS
 from docs import generate
+from laneway.agent_events import AGENT_EVENTS
 from laneway.events import EVENT_TYPES
 from laneway.kernel import directives
 from laneway.kernel.jobs import TRANSITIONS, Trigger
+from laneway.kernel.ledger import LEDGER_TRANSITIONS
 from laneway.kernel.messages import MESSAGE_TRANSITIONS, Change
 from laneway.mail import MessageState, Mode, TurnState
 from laneway.records import WaitReason
@@ -44,6 +46,16 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_every_event_type_is_in_the_reference() -> None:
     page = (REFERENCE / "events.md").read_text(encoding="utf-8")
     assert [kind for kind in EVENT_TYPES if f"`{kind}`" not in page] == []
+
+
+def test_every_event_of_a_run_is_in_the_reference() -> None:
+    page = (REFERENCE / "agent-events.md").read_text(encoding="utf-8")
+    assert [kind for kind in AGENT_EVENTS if f"| `{kind}` |" not in page] == []
+
+
+def test_every_change_of_the_ledger_is_in_its_diagram() -> None:
+    diagram = generate.ledger_states().partition("```mermaid")[2].partition("```")[0]
+    assert [change for _, change in LEDGER_TRANSITIONS if str(change) not in diagram] == []
 
 
 def test_every_change_of_a_job_has_somebody_who_makes_it() -> None:
