@@ -29,6 +29,8 @@ __all__ = ("LoopThread", "Portal", "running")
 
 LEFTOVERS_S: Final = 5.0
 """How long tasks that were cancelled may take to end."""
+LAST_STEPS: Final = 20
+"""How many steps of the loop a call has to end by itself when its agent is closed."""
 EXIT_S: Final = 15.0
 """How long the end of the interpreter waits for the agents that nobody has closed."""
 
@@ -218,7 +220,9 @@ class Portal:
         try:
             await self._close_owner()
         finally:
-            await asyncio.sleep(0)  # whoever waited for something of the owner's hears how it ended, not that we left
+            for _ in range(LAST_STEPS):  # whoever waited for the owner hears how that ended, not that we have left
+                if self._tasks:
+                    await asyncio.sleep(0)
             await _end_tasks(self._tasks)
 
 

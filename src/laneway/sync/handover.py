@@ -106,11 +106,11 @@ class Handover(Generic[T]):
         """Nobody wants any more of it. Never blocks, from any thread."""
         with self._lock:
             self._held.clear()
+            callback = None if self._ended else self._on_leave
             self._ended, self._error = True, None
-            callback, self._on_leave = self._on_leave, None
             takers = self._wake()
         _tell(takers)
-        if callback is not None and not self._loop.is_closed():
+        if callback is not None:
             _post(self._loop, callback)
 
     def _try(self) -> Future[None] | _Taken[T]:

@@ -26,6 +26,13 @@ class Twin(Generic[A_co]):
         self._portal = portal
         self._twin = twin
 
+    def __eq__(self, other: object) -> bool:
+        """Two that stand before the same thing are the same."""
+        return self._twin is other._twin if isinstance(other, Twin) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(id(self._twin))
+
 
 def awaited(method: Callable[Concatenate[A_co, P], Awaitable[T]]) -> Callable[Concatenate[Twin[A_co], P], T]:
     """A method that runs an async one of its twin, and waits for it."""

@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +394,36 @@ def test_an_async_tool_that_calls_a_sync_session_is_refused_and_the_run_goes_on(
             session.tool("ask")
 
 
+@pytest.mark.parametrize("queue", [None, SessionQueueConfig()])
+def test_a_sync_tool_that_waits_for_its_own_session_is_refused_and_does_not_hang(
+    folder: str, queue: SessionQueueConfig | None
+) -> None:
+    @tool(lane="query", effect="read")
+    def ask() -> str:
+        """Ask myself."""
+        return session.send("hello").text
+
+    model = ScriptedModel([[call("ask")], [say("I see")], [say("later")]])
+    with Agent(model, tools=[ask], builtin_tools=False) as agent:
+        session = agent.session(folder, queue_config=queue)
+        assert session.send("go").text == "I see"
+        assert "waits for a message of that session, which waits for the tool" in str(session.history())
+
+
+def test_what_a_caller_has_in_its_context_is_there_in_its_tools(folder: str) -> None:
+    trace: ContextVar[str] = ContextVar("trace", default="")
+
+    @tool(lane="query", effect="read")
+    def read_trace() -> str:
+        """Say it."""
+        return trace.get()
+
+    with new_agent(tools=(read_trace,)) as agent:
+        session = agent.session(folder, queue_config=SessionQueueConfig())
+        trace.set("abc")
+        assert session.tool("read_trace").text == "abc"
+
+
 def test_many_runs_whose_tools_start_runs_do_not_starve_each_other(folder: str, pool: ThreadPoolExecutor) -> None:
     @tool(lane="query", effect="read")
     def ask(text: str) -> str:
@@ -430,7 +461,7 @@ def test_what_keeps_a_session_from_opening_is_raised_where_it_is_made(folder: st
         first = agent.session(folder, session_id="s1")
         with pytest.raises(ConfigError, match="is open already"):
             agent.session(folder, session_id="s1")
-        assert [each.session_id for each in agent.sessions()] == ["s1"]
+        assert agent.sessions() == [first]
         assert first.send("go").text == "fine"
 
 

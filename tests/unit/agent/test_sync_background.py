@@ -667,6 +667,14 @@ def test_a_twin_has_the_same_methods_with_plain_results_and_the_same_words(owner
     assert (Counter.add.__name__, Counter.add.__doc__) == ("add", "Count on.")
 
 
+def test_two_twins_of_one_thing_are_equal(owner: Owner) -> None:
+    thing = AsyncCounter()
+    one, same, other = (Counter(owner.portal, each) for each in (thing, thing, AsyncCounter()))
+    assert {one, same} == {one}
+    assert one != other
+    assert one != thing
+
+
 def test_a_refusal_names_the_method_of_the_twin(owner: Owner) -> None:
     counter = Counter(owner.portal, AsyncCounter())
 
