@@ -190,6 +190,7 @@ async def check_backlog(stage: Stage, receipt: Receipt, mode: str) -> None:
     assert (new.disposition, new.turn_id != old.turn_id) == (MessageState.RAN, True)
     assert now_ms() == stage.at + DEBOUNCE
     assert await stage.said.texts() == ["new answer", "new answer"]
+    assert shape(stage.model.requests[-1])[-2:] == ["model: new answer", "user: new"]
 
 
 async def check_late(stage: Stage, receipt: Receipt, mode: str) -> None:
