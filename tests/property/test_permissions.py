@@ -79,7 +79,7 @@ def test_a_forbidden_command_after_any_readable_script_is_forbidden(script: str,
     if "#" in script.rpartition("\n")[2] and operator != "\n":
         operator = "\n"  # a comment goes to the end of its line
     # A script that cannot be read is forbidden as a whole, and so is what follows it.
-    assert verdict(f"{script}{operator}{command}", deny=("bash(rm *)",), allow=("*",)) is Verdict.DENY
+    assert verdict(f"{script} {operator} {command}", deny=("bash(rm *)",), allow=("*",)) is Verdict.DENY
 
 
 @given(st.lists(WORDS.filter(bool), min_size=1, max_size=5))

@@ -33,6 +33,7 @@ RESERVED = frozenset(_KEYWORDS.split())
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^\]]*\])?\+?=")
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./~^*?\[\]{}!-]+", re.ASCII)
 _UNKNOWN = re.compile(r"[$*?\[]|\{.*,.*\}|\{.*\.\..*\}")
+_REDIRECTIONS = ("<<<", "<<-", "<<", "<>", "<&", "<", ">>", ">&", ">|", ">")
 _CODED = frozenset("xuUc01234567")
 
 
@@ -180,13 +181,12 @@ class _Reader:
         if "".join(self._word).isdigit():
             self._word, self._in_word = [], False  # `2>`: which stream, no word
         self._end_word()
-        self._target = "read" if self._text.startswith("<<<", self._at) else "skip"
-        self._at += 1
-        # `>&`, `>|`, `<>`, `<<-`: what belongs to the operator is not another operator.
-        while self._text[self._at : self._at + 1] in ("<", ">", "&", "|", "-"):
-            if self._text[self._at : self._at + 2] in ("<(", ">("):
-                return
-            self._at += 1
+        operator = next(each for each in _REDIRECTIONS if self._text.startswith(each, self._at))
+        self._target = "read" if operator == "<<<" else "skip"
+        self._at += len(operator)
+        rest = self._text[self._at : self._at + 200].lstrip(" \t")
+        if not rest or (rest[0] in "\n;&|()<>" and rest[:2] not in ("<(", ">(")):
+            self.is_readable = False  # it redirects to nothing
 
     def _piece(self, char: str) -> None:
         """A part of a word."""
