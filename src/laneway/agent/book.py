@@ -87,9 +87,13 @@ class Book:
                 self._end_if_over(entry)
 
     def _is_awaited(self, run_id: str) -> bool:
-        """Whether a message of a run still waits for its end: then somebody will go on with it."""
+        """Whether the message that a run began over still waits for its end: then somebody will go on with it."""
         items = self._engine.kernel.items
-        return any(name in items for one in self.run(run_id) for name in one.messages)
+        return any(name in items for name in (*self._heads(run_id), *self.run(run_id)[0].messages[:1]))
+
+    def _heads(self, run_id: str) -> tuple[str, ...]:
+        """The message that a run, or the first of the runs it goes on for, began over."""
+        return self.run(origin_of(run_id, self.lineage))[0].messages[:1]
 
     def _end_if_over(self, entry: LedgerEntry) -> None:
         """The outcome of a call was not written, although its round was: the round knows it."""
@@ -187,7 +191,7 @@ class Book:
         """
         ids = set(messages)
         known = [run_id for message in ids if (run_id := self._run_of.get(message, ""))]
-        begun = [run_id for run_id in known if ids & set(self.run(origin_of(run_id, self.lineage))[0].messages[:1])]
+        begun = [run_id for run_id in known if ids & set(self._heads(run_id))]
         rounds = self.run(self.newest(begun[0])) if begun else []
         return [] if any(one.state is RoundState.FORGOTTEN for one in rounds) else rounds
 

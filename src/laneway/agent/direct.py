@@ -56,7 +56,7 @@ class DirectTools:
             tool.spec,
             lambda attempt: self._call(tool, checked, attempt),
             lane=lane,
-            payload={"tool": name, **checked},
+            payload={"tool": name, "arguments": checked},
             label=name,
         )
         return await job

@@ -220,6 +220,7 @@ class Run:
         self.machine.close(one)
         self.book.keep_unsaved()
         self.book.keep(one)
+        self.turn._engine.note_progress(self.turn)  # noqa: SLF001 - the turn's own engine
         await self.book.committed()
         self.emit(TurnEndEvent(turn=one.number, total_tokens=self.usage.total_tokens))
 
@@ -462,7 +463,6 @@ class Run:
         """The open round of the old run becomes the first one of this: what is known stays, what is open is made."""
         self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
         mine = replace(last, run_id=self.id, resumed_from=last.run_id, results=dict(last.results), seq=0)
-        self.machine.take_over(mine)
         toolbox = self.session.toolbox
         plan = after_crash(
             last,
@@ -471,6 +471,7 @@ class Run:
             reconcilable=[name for name, tool in toolbox.items() if tool.can_reconcile],
             origin=self.origin,
         )
+        self.machine.take_over(mine, [step.call.id for step in plan if step.action is Action.AGAIN_SAME_KEY])
         unknown: list[str] = []
         for step in plan:
             call = step.call

@@ -444,7 +444,8 @@ class AsyncSession(DirectTools, Reports):
         """A message that was seen before: its end comes from the store."""
 
         async def watch() -> None:
-            self.settled(await self.host.inbox.wait(message))
+            with contextlib.suppress(LanewayError):  # the session is closed: its streams hear of that
+                self.settled(await self.host.inbox.wait(message))
 
         task = asyncio.get_running_loop().create_task(watch(), name="laneway-follow")
         self._agent.keep(task)

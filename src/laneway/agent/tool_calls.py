@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
@@ -181,10 +182,16 @@ class CallMaker:
             INSIDE.reset(token)
 
     def _context(self, each: _Call, attempt: int) -> ToolContext:
-        call, session = each.call, self._session
+        call, session, thread = each.call, self._session, threading.get_ident()
+
+        def tell(text: str) -> None:
+            self._run.emit(ToolOutputDeltaEvent(tool_id=call.id, tool_name=call.name, text=text))
 
         def report(text: str) -> None:
-            self._run.emit(ToolOutputDeltaEvent(tool_id=call.id, tool_name=call.name, text=text))
+            if threading.get_ident() == thread:
+                tell(text)
+            else:  # a sync tool, on its thread
+                self._run.loop.call_soon_threadsafe(tell, text)
 
         return replace(
             session.tool_context,

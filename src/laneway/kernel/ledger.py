@@ -87,7 +87,9 @@ OUTCOMES: Final = {
     ResultStatus.UNKNOWN: Change.LOSE,
     ResultStatus.TIMED_OUT: Change.LOSE,
     ResultStatus.CANCELLED: Change.FAIL,
+    ResultStatus.DENIED: Change.FAIL,
     ResultStatus.ERROR: Change.FAIL,
+    ResultStatus.SKIPPED: Change.FAIL,
 }
 """What a result means for the entry of its call; every other one is a success."""
 

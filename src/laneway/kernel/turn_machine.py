@@ -89,6 +89,7 @@ class TurnMachine:
         self._resumed_from = resumed_from
         self._said: list[Prompt] = []
         self._messages: list[str] = []
+        self._begun: frozenset[str] = frozenset()
         self._left_out = 0  # rounds up to this place are told by a summary
         self._first = first  # the number of its first round: a run that goes on for another one goes on counting
 
@@ -98,7 +99,7 @@ class TurnMachine:
         """Something is said to the model, before its next answer. Calls that have not started are skipped: which."""
         self._said += prompts
         self._messages += messages
-        skipped = self.open_calls()
+        skipped = tuple(call for call in self.open_calls() if call.id not in self._begun)
         for call in skipped:
             self.result(ToolResult(call_id=call.id, name=call.name, output=SKIPPED, status=ResultStatus.SKIPPED))
         return skipped
@@ -133,8 +134,12 @@ class TurnMachine:
         assert any(call.id == result.call_id for call in one.answer.calls), "a result without a call"
         one.results.setdefault(result.call_id, result)
 
-    def take_over(self, one: Round) -> None:
-        """Go on with the open round of a run that was cut off; what is open in it is made now."""
+    def take_over(self, one: Round, begun: Iterable[str] = ()) -> None:
+        """Go on with the open round of a run that was cut off; what is open in it is made now.
+
+        Calls in `begun` had started before: whatever is said, they are made again, and never told as skipped.
+        """
+        self._begun = frozenset(begun)
         assert not self.rounds, "only at the beginning"
         assert one.number == self._first, "it keeps its number"
         self.rounds.append(one)

@@ -563,6 +563,14 @@ class MailEngine(Errands):
         """A turn says what it does."""
         self.kernel.set_phase(turn._entry, state)
 
+    def note_progress(self, turn: Turn) -> None:
+        """Something of a turn is done and stored with what is changed now: crashes before that count no more."""
+        for item in turn._entry.items:
+            if item.attempts:
+                item.attempts = 0
+                item.set_body()
+                self.journal.touch(item.owner, item)
+
     async def request_followup(self, turn: Turn, text: str) -> str:
         """A further turn after this one."""
         entry = turn._entry
