@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from laneway.agent import AsyncAgent
 from laneway.agent.session import AsyncSession
@@ -48,7 +48,7 @@ from laneway.stores.sqlite_writes import write_group
 from laneway.tools import FunctionTool, tool
 from tests.chaos.witness import Witness
 
-__all__ = ("SESSION", "Player", "Scene", "problems_of", "told", "trade", "warm_up")
+__all__ = ("SESSION", "Player", "Scene", "kill_in_commits", "live", "problems_of", "told", "warm_up")
 
 SESSION: Final = "chat"
 SUMMARY: Final = "The work has come to round "
@@ -72,6 +72,7 @@ class Scene:
     store: str = "file"
     on_crash: str = "resume"
     steer: str = ""  # said while the model gives its first answer
+    early: str = ""  # steered while the session opens, before the run of the last life has gone on
     limited: bool = False  # the model's first call of this life is refused for a long time
     compacts: bool = False
     remembers: bool = False  # the rounds are played once, not once for each message
@@ -122,7 +123,24 @@ def tags_of(batches: Sequence[Batch]) -> set[str]:
     return tags
 
 
-def kill_in_commits(killer: Killer) -> None:
+class Kills(Protocol):
+    """Something that may end the process at a point that is reached."""
+
+    @property
+    def point(self) -> str:
+        """The point that was named, if one was."""
+
+    def reach(self, point: str) -> None:
+        """The process is at this point."""
+
+    def hits(self, point: str) -> bool:
+        """Count it; whether it is the one."""
+
+    def kill(self, point: str) -> None:
+        """The end."""
+
+
+def kill_in_commits(killer: Kills) -> None:
     """Have the writer of the store look out: before a transaction, when all of it is written but `COMMIT`, after it."""
 
     def watched(connection: sqlite3.Connection, path: str, batches: Sequence[Batch], **more: Any) -> list[BatchResult]:
@@ -379,6 +397,8 @@ async def play(scene: Scene) -> dict[str, Any]:
     model.session = session
     watcher = asyncio.get_running_loop().create_task(watch(session, killer))
     await session.ready()
+    if scene.early:
+        await session.steer(scene.early, message_id=f"p-{scene.early}")
     killer.reach("opened")
     report: dict[str, Any] = {}
     if scene.resume:

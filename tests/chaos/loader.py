@@ -7,6 +7,7 @@ interpreter, and a life costs milliseconds instead of the time it takes to impor
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -88,14 +89,14 @@ class Answers:
 
 
 class Process:
-    """A life as seen from outside."""
+    """A life as seen from outside: it calls `life` with its end of a socket, and exits with what that returns."""
 
-    def __init__(self, options: LifeOptions) -> None:
+    def __init__(self, life: Callable[[socket.socket], int], log: Path) -> None:
         self._socket, theirs = socket.socketpair()
         sys.stdout.flush()
         self.pid = os.fork()
         if not self.pid:
-            _be_the_child(options, theirs, self._socket)
+            _be_the_child(life, log, theirs, self._socket)
         theirs.close()
         self._buffer = b""
         self.is_over = False
@@ -128,14 +129,16 @@ class Process:
         return code
 
 
-def _be_the_child(options: LifeOptions, ours: socket.socket, not_ours: socket.socket) -> None:
+def _be_the_child(
+    life: Callable[[socket.socket], int], log: Path, ours: socket.socket, not_ours: socket.socket
+) -> None:
     code = 70
     try:
         not_ours.close()
-        code = live(options, ours)
+        code = life(ours)
     except BaseException:  # noqa: BLE001 - nothing of the parent may run in the child, whatever happens
-        with (options.folder / "log").open("a", encoding="utf-8") as log:
-            traceback.print_exc(file=log)
+        with log.open("a", encoding="utf-8") as lines:
+            traceback.print_exc(file=lines)
     finally:
         os._exit(code)
 
@@ -169,7 +172,10 @@ class World:
     def _begin(self) -> Process:
         self.answers.lives += 1
         self._life = replace(self._life, number=self.answers.lives)
-        return Process(self._life)
+        return self._process(self._life)
+
+    def _process(self, options: LifeOptions) -> Process:
+        return Process(functools.partial(live, options), options.folder / "log")
 
     # ---- how lives end ----
 
@@ -213,7 +219,7 @@ class World:
         """A second process must be refused while the first has the store, however quiet the first one is."""
         if not (self._life.folder / "chaos.db.lock").exists():
             return
-        intruder = Process(replace(self._life, number=0))
+        intruder = self._process(replace(self._life, number=0))
         heard: list[list[Any]] = []
         deadline = time.monotonic() + READY_S
         while not intruder.is_over and time.monotonic() < deadline:

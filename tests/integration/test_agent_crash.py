@@ -8,8 +8,11 @@ happened. A last process opens the session again and must find what the one befo
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -369,6 +372,22 @@ def test_a_message_that_was_steered_into_a_round_of_writes_is_said_once(stage: S
     assert {message[3] for message in played.report["messages"]} == {"succeeded"}
 
 
+@pytest.mark.parametrize("kind", ["put", "put_beside"])
+def test_a_call_that_had_begun_is_not_skipped_by_a_message_that_comes_after_the_crash(
+    kind: str, stage: Stage, tmp_path: Path
+) -> None:
+    played = play(
+        stage,
+        tmp_path,
+        ["tool:during"],
+        rounds=[[[kind, "a"]]],
+        remembers=True,
+        changes={2: {"early": "also"}},
+    )
+    assert played.told[f"{kind} a"] in ("ok", "unknown")  # never skipped: it may have had its effect
+    assert played.ledger[kind] == ("done" if played.told[f"{kind} a"] == "ok" else "unknown")
+
+
 def test_a_run_that_waited_for_a_quota_goes_on(stage: Stage, tmp_path: Path) -> None:
     played = play(
         stage,
@@ -530,3 +549,49 @@ def test_a_damaged_checkpoint_in_a_file_ends_its_messages_with_its_name_and_no_o
     assert "is damaged" in hurt["messages"][1][5]
     assert well["messages"][1][2:4] == ["ran", "succeeded"]
     assert well["told"] == [["pay a", "ok"]]
+
+
+# ---- killed at random ----
+
+
+def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Kill agents at random; `make chaos` does it 500 times."""
+    command = [sys.executable, "-m", "tests.chaos", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_thirty_random_kills_lose_no_message_and_make_no_write_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = chaos("--agent-kills", "30", "--seed", "42", "--folder", str(tmp_path / "chaos"))
+    tally = done.stdout.strip().splitlines()[-1]
+    with capsys.disabled():
+        sys.stdout.write(f"\n{tally}\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(
+        r"(\d+) kills .*: accepted ([\d,]+), answered ([\d,]+), (.*), unknown \d+, given up .* (\d+);", tally
+    )
+    assert found is not None, tally
+    assert int(found[1]) >= 30
+    assert int(found[2].replace(",", "")) >= 50
+    assert int(found[2].replace(",", "")) == int(found[3].replace(",", "")) + int(found[5])
+    assert found[4] == "lost 0, write twice 0"
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ("hasty-store", "lost"),  # it says that rows are on disk before they are
+        ("run-writes-again", "write twice"),  # writes that say of themselves that they are idempotent
+    ],
+)
+def test_a_planted_fault_is_found(fault: str, found: str, tmp_path: Path) -> None:
+    for seed in range(3):  # a kill has to hit
+        folder = str(tmp_path / f"chaos-{seed}")
+        done = chaos("--agent-kills", "8", "--rest", "2", "--seed", str(seed), "--sabotage", fault, "--folder", folder)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        if done.returncode:
+            break
+    tally = done.stdout.strip().splitlines()[-1]
+    assert found in tally
+    assert f"{found} 0" not in tally

@@ -261,6 +261,28 @@ def test_a_resumed_run_whose_tools_are_gone_ends_with_an_answer() -> None:
     assert "no tool 'pay' any more" in _results(request.conversation)[1].output
 
 
+@pytest.mark.parametrize("queue", [None, SessionQueueConfig()])
+@pytest.mark.parametrize("rounds_of_the_loop", range(0, 24, 2))
+def test_a_call_that_had_begun_is_never_skipped_by_a_message_that_is_steered_in(
+    rounds_of_the_loop: int, queue: SessionQueueConfig | None
+) -> None:
+    world, before = crashed([call("put", name=WAITS), call("pay", name="never")], queue_config=queue)
+
+    async def then(session: AsyncSession) -> None:
+        for _ in range(rounds_of_the_loop):
+            await asyncio.sleep(0)
+        await session.steer("also")
+        await at_rest(session)
+
+    after = Trade()
+    model = world.go_on(then, [say("done")], [say("done, too")], trade=after, queue_config=queue)
+    ended = dict(statuses(model.requests[-1]))
+    assert ended["call-1"] in ("ok", "unknown")
+    assert ended["call-2"] == ("ok" if "pay never" in after.names() else "skipped")
+    assert {key for tool, _, key in (*before.keys, *after.keys) if tool == "put"} == {before.keys[0][2]}
+    assert {row.state for row in world.rows("intent")} <= {"done", "unknown"}
+
+
 def test_a_round_that_was_whole_is_not_made_again() -> None:
     world, before = crashed([call("pay", name="a")], [call("look", name=WAITS)])
     after = Trade()
