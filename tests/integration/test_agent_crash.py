@@ -319,6 +319,13 @@ def test_a_run_that_takes_the_process_down_five_times_is_given_up_and_the_sessio
     assert on[2:4] == ["ran", "succeeded"]
 
 
+def test_a_run_that_gets_further_each_time_is_never_given_up(stage: Stage, tmp_path: Path) -> None:
+    rounds = [[["put", str(number)]] for number in range(8)]
+    played = play(stage, tmp_path, [f"put {number}:during" for number in range(8)], rounds=rounds)
+    assert played.answers == {"go": "Done: go"}
+    assert played.report["told"] == [[f"put {number}", "ok"] for number in range(8)]
+
+
 # ---- messages ----
 
 
