@@ -439,6 +439,51 @@ async def test_a_call_runs_as_long_as_its_lane_allows_or_else_the_default(lane: 
         assert (end.status, now_ms() - began) == ("timed_out", ends_at)
 
 
+@staged
+async def test_reads_of_one_answer_run_four_at_once_and_everything_else_alone_and_in_order() -> None:
+    running: list[str] = []
+    seen: list[tuple[str, ...]] = []
+
+    async def work(name: str) -> str:
+        running.append(name)
+        seen.append(tuple(running))
+        await passing(10)
+        running.remove(name)
+        return name
+
+    reading = tool(name="reading", lane="query", effect="read")(work)
+    writing = tool(name="writing", lane="execute", effect="write")(work)
+    answer = [
+        *(call("reading", name=f"r{number}") for number in range(6)),
+        *(call("writing", name=f"w{number}") for number in range(2)),
+        call("reading", name="last"),
+    ]
+    async with configured("queue { enable_metrics = true }\n", answer, tools=(reading, writing)) as agent:
+        events = await told(agent.session())
+    assert max(map(len, seen)) == 4
+    assert [names for names in seen if any(name.startswith("w") for name in names)] == [("w0",), ("w1",)]
+    assert seen[-1] == ("last",)
+    ends = [event.tool_output for event in events if event.event_type == "tool_end"]
+    assert sorted(ends[:6]) == [f"r{number}" for number in range(6)]
+    assert ends[6:] == ["w0", "w1", "last"]
+
+
+@staged
+async def test_what_the_permissions_deny_never_comes_into_a_lane() -> None:
+    book = Book()
+    text = 'queue { enable_metrics = true }\npermissions { deny = ["failing"] }\n'
+    model = ScriptedModel([[call("failing")], [say("done")]])
+    async with AsyncAgent.create(text, model=model, tools=[book.failing("read")], host=fake_host()) as agent:
+        session = agent.session()
+        kinds = [event.event_type for event in await told(session)]
+        assert "permission_denied" in kinds
+        assert "tool_queued" not in kinds
+        metrics = session.queue_metrics()
+        assert metrics is not None
+        assert metrics["counters"]["lane.commands.submitted.query"] == 0
+    assert book.calls == []
+
+
 # ---- everything together ----
 
 COMPLETE: Final = """
