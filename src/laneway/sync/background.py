@@ -62,9 +62,11 @@ class LoopThread(threading.Thread):
                 except (SystemExit, KeyboardInterrupt) as error:
                     # A tool has raised it. Whoever waits for that tool gets it; the loop is not his to end.
                     _log.warning("%s reached the event loop of the synchronous agents", type(error).__name__)
-            self._wind_down()
         finally:
-            self.loop.close()
+            try:
+                self._wind_down()  # whatever has ended the loop: nobody shall wait for a task that will never end
+            finally:
+                self.loop.close()
 
     def stop(self, patience_s: float) -> None:
         """End it and wait for that, for so long."""
