@@ -232,6 +232,13 @@ class Book:
         """The next place in the store."""
         return self._engine.store.next_seq()
 
+    def forget_line(self, origin: str) -> None:
+        """A run was rolled back: it and those that it went on for are no part of the conversation any more."""
+        for one in self.rounds:
+            if one.state is not RoundState.FORGOTTEN and origin_of(one.run_id, self.lineage) == origin:
+                one.state = RoundState.FORGOTTEN
+                self.keep(one)
+
     def keep_unsaved(self) -> None:
         """Write again what the store has refused."""
         for thing in list(self._unsaved.values()):

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from laneway.errors import ClosedError
+from laneway.errors import ClosedError, InterruptSignalError
 from laneway.inbox import Inbox
 from laneway.lanes import TOOL_LANES
 from laneway.mail import Final, OnCrash
@@ -42,14 +42,16 @@ class _Handler:
         self._host = host
 
     async def __call__(self, turn: Turn) -> str | None:
-        session = self._host.sessions[_key(turn.tenant, turn.session_key)]
+        session = self._host.sessions.get((turn.tenant, turn.session_key))
+        if session is None:
+            raise InterruptSignalError("its session was closed")
         return await session.run_turn(turn)
 
 
 class Host:
     """The inbox and the lanes of the sessions of one store."""
 
-    def __init__(self, store: Store | None, env: HostEnv, *, key: object) -> None:
+    def __init__(self, store: Store | None, env: HostEnv, *, key: object, before: Host | None = None) -> None:
         self.key = key
         self.inbox = Inbox(
             _Handler(self),
@@ -65,12 +67,15 @@ class Host:
         self.env = env
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
+        self.guests: set[AsyncSession] = set()  # everybody who uses it, or is about to
+        self._before = before
         self._opening: asyncio.Task[None] | None = None
+        self.closing: asyncio.Task[None] | None = None
         registry = self.inbox.lanes.engine.kernel.registry
         for name, config in TOOL_LANES.items():  # known before any lane of a model: that is the order they are taken in
             registry.configure(name, config, now=env.clock.monotonic_ms())
         engine = self.inbox.engine
-        engine.attends = lambda owner: _key(owner.tenant, owner.session) in self.sessions
+        engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.on_settled = self._settled
         engine.followed = self.followed
 
@@ -83,6 +88,9 @@ class Host:
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
+        before, self._before = self._before, None
+        if before is not None and before.closing is not None:  # it lets go of the store first
+            await asyncio.gather(before.closing, return_exceptions=True)
         try:
             await self.inbox.__aenter__()
         except BaseException:
@@ -100,19 +108,36 @@ class Host:
         if self.is_open:
             self.inbox.engine.attend(session.owner)
 
-    def leave(self, session: AsyncSession) -> None:
-        """A session is being closed: its turns wait from now on until it is opened again."""
+    def unuse(self, session: AsyncSession) -> None:
+        """A session is being closed: no turn of it begins until it is opened again."""
         if self.sessions.get(session.key) is session:
             del self.sessions[session.key]
+
+    def dismiss(self, session: AsyncSession) -> None:
+        """End the turn of a session, to be begun again when it is opened again; tell whoever waits for its messages."""
+        if session.key not in self.sessions and self.is_open:
             self.inbox.engine.dismiss(session.owner, ClosedError(opened=True, what="session"))
 
-    async def close_if_empty(self) -> None:
-        """The last session that is closed closes the host."""
-        if not self.sessions:
-            _forget(self)
+    async def leave(self, session: AsyncSession) -> None:
+        """A session has no more use for the host; the last one closes it."""
+        self.guests.discard(session)
+        if self.guests or self.closing is not None:
+            return
+        self.closing = asyncio.get_running_loop().create_task(self._close(), name="laneway-host-closing")
+        await asyncio.shield(self.closing)
+
+    async def _close(self) -> None:
+        try:
             if self._opening is not None:
                 await asyncio.gather(self._opening, return_exceptions=True)
             await self.inbox.close()
+        finally:
+            _forget(self)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether its last session has left."""
+        return self.closing is not None
 
     # ---- messages ----
 
@@ -146,8 +171,8 @@ def host_of(store: Store | None, env: HostEnv, *, shared_by: object) -> Host:
     path = getattr(store, "path", None)
     key: object = os.path.realpath(path) if path else store or shared_by
     host = hosts.get(key)
-    if host is None:
-        hosts[key] = host = Host(store, env, key=key)
+    if host is None or host.is_closing:
+        hosts[key] = host = Host(store, env, key=key, before=host)
     return host
 
 
@@ -155,10 +180,6 @@ def _forget(host: Host) -> None:
     for hosts in _hosts.values():
         if hosts.get(host.key) is host:
             del hosts[host.key]
-
-
-def _key(tenant: str, session: str) -> tuple[str, str]:
-    return tenant, session
 
 
 def lane_part(name: str) -> str:

@@ -105,6 +105,7 @@ class Run:
         self.machine = self._new_machine()
         self.calls = CallMaker(self)
         self._base: list[Utterance] = []
+        self._cannot_compact = False
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
         settings = self.session.settings
@@ -165,12 +166,17 @@ class Run:
         if not self.turn._entry.live:  # noqa: SLF001 - fenced: nothing it says counts any more
             return
         self.book.keep_unsaved()
-        unstarted = [unstarted_result(call) for call in self.machine.open_calls()]
+        ends = [
+            self.calls.lose(call) if self.machine.had_begun(call) else unstarted_result(call)
+            for call in self.machine.open_calls()
+        ]
         forget = self.turn._entry.forget  # noqa: SLF001
-        for one in self.machine.cut(unstarted, forget=forget, at_ms=self.wall()):
+        for one in self.machine.cut(ends, forget=forget, at_ms=self.wall()):
             self.book.keep(one)
-        for result in unstarted:
+        for result in ends:
             self.calls.tell_end(result, 0)
+        if forget:
+            self.book.forget_line(self.origin)
 
     async def _go(self) -> str | None:
         turn = self.turn
@@ -354,8 +360,14 @@ class Run:
 
     async def _compact_if_needed(self) -> None:
         settings, window = self.session.settings, self.session.model.context_tokens
-        if settings.auto_compact and window and self._tokens() > window * settings.auto_compact_threshold:
-            await self._compact()
+        wanted = settings.auto_compact and not self._cannot_compact and window
+        if not wanted or not window or self._tokens() <= window * settings.auto_compact_threshold:
+            return
+        try:
+            self._cannot_compact = not await self._compact()
+        except (ModelError, ModelUnavailableError) as error:  # the model may still take it as it is
+            self._cannot_compact = True
+            _log.warning("the conversation of %r could not be compacted: %s", self.session.session_id, error)
 
     def _tokens(self) -> int:
         """About how many tokens the next request has: what the provider counted last, and what was said since."""
@@ -384,6 +396,8 @@ class Run:
             answer = await self._ask(purpose="summary")
         finally:
             self._phase(TurnState.THINKING)
+        if not answer.text.strip():
+            return False
         compaction = Compaction(
             conversation=conversation,
             summary=Prompt(text=f"{SUMMARY_TITLE}\n{answer.text}", role="system"),
@@ -413,12 +427,13 @@ class Run:
         wanted = self.session.resume_wanted(turn)
         ids = [message.id for message in turn.messages]
         rounds = self.book.run(self.book.newest(wanted)) if wanted else self.book.unfinished(ids)
+        if rounds:
+            self.origin = origin_of(rounds[-1].run_id, self.book.lineage)
         if not wanted and (rounds or turn.attempt > 1):
             await self._agree_to_resume(rounds)
         if not rounds:
             return False
         last = rounds[-1]
-        self.origin = origin_of(last.run_id, self.book.lineage)
         seen = frozenset(name for one in rounds for name in one.messages)
         await turn._engine.take_in(turn, everything=True, among=seen)  # noqa: SLF001 - it has heard these already
         unknown: tuple[str, ...] = ()

@@ -128,7 +128,15 @@ class AsyncSession(DirectTools, Reports):
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _open(self) -> None:
-        host = host_of(self._store, self._env, shared_by=self._agent)
+        self.host = host = host_of(self._store, self._env, shared_by=self._agent)
+        host.guests.add(self)
+        try:
+            await self._move_in(host)
+        except BaseException:
+            await self._let_go()
+            raise
+
+    async def _move_in(self, host: Host) -> None:
         await host.open()
         if host.sessions.get(self.key) not in (None, self):
             raise ConfigError(
@@ -136,7 +144,6 @@ class AsyncSession(DirectTools, Reports):
                 setting="session_id",
                 hint="use that one, or close it first",
             )
-        self.host = host
         self.book = Book(host.inbox.engine, self.owner)
         self.model_lane = host.model_lane(self.model.name)
         artifacts = self.settings.artifacts_dir or self._artifacts_dir()
@@ -178,13 +185,21 @@ class AsyncSession(DirectTools, Reports):
         self._closed = True
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
-        if hasattr(self, "book"):
-            await self._end_run()
+        try:
+            if hasattr(self, "book"):
+                await self._end_run()
+        finally:
+            self._end_streams()
+            self._agent.forget(self)
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        try:
             if self.lanes is not None:
                 await self.lanes.close()
-            await self.host.close_if_empty()
-        self._end_streams()
-        self._agent.forget(self)
+        finally:
+            if hasattr(self, "host"):
+                await self.host.leave(self)
 
     def _end_streams(self) -> None:
         """Nothing more is told here; what a store keeps goes on elsewhere, or later."""
@@ -197,16 +212,18 @@ class AsyncSession(DirectTools, Reports):
 
     async def _end_run(self) -> None:
         """End what runs. What a store keeps goes on when the session is opened again; without one it ends here."""
-        run, paused = self._run, self._paused
+        inbox, tenant, reason = self.host.inbox, self.owner.tenant, "the session was closed"
+        self.host.unuse(self)
         if self._store is None:
-            for each in self.host.inbox.pending(self.session_id, tenant=self.owner.tenant):
-                await self.host.inbox.withdraw(each.id, "the session was closed")
-            await self.host.inbox.cancel(self.session_id, "the session was closed", tenant=self.owner.tenant)
-        self.host.leave(self)
-        if paused is not None:
-            self.resume()
-        if run is not None:
-            await self._see_off(run)
+            for each in inbox.pending(self.session_id, tenant=tenant):
+                with contextlib.suppress(LanewayError):  # it has begun meanwhile, or has ended
+                    await inbox.withdraw(each.id, reason)
+            with contextlib.suppress(LanewayError):
+                await inbox.cancel(self.session_id, reason, tenant=tenant)
+        self.host.dismiss(self)
+        self.resume()
+        if self._run is not None:
+            await self._see_off(self._run)
         self.book.keep_unsaved()
         with contextlib.suppress(StoreUnavailableError):  # what it refuses is found again when the session is opened
             await self.book.committed()
@@ -324,7 +341,7 @@ class AsyncSession(DirectTools, Reports):
             await engine.journal.settled()
 
     async def _result(self, final: Final) -> RunResult:
-        run = self._ends.pop(final.message_id, None)
+        run = self._ends.get(final.message_id)
         run_id = final.turn_id or ""
         if final.outcome is Outcome.SUCCEEDED:
             await self.book.load()

@@ -81,7 +81,7 @@ class AgentStream(EventStream):
         super().__init__(on_close, ends_with_run=True)
         self._begin = begin
         self._finish = finish
-        self._begun = False
+        self._start: asyncio.Task[None] | None = None
         self.message_id: str | None = None
         self.run_id: str | None = None
 
@@ -95,10 +95,16 @@ class AgentStream(EventStream):
         return await super().__anext__()
 
     async def start(self) -> None:
-        """Send the message now, without waiting for the first event. A second time changes nothing."""
-        if not self._begun:
-            self._begun = True
-            await self._begin(self)
+        """Send the message now, without waiting for the first event. A second time changes nothing.
+
+        If it is refused, nothing was sent, and whoever reads hears why.
+        """
+        if self._start is None:
+            self._start = asyncio.get_running_loop().create_task(self._send(), name="laneway-send")
+        await asyncio.shield(self._start)
+
+    async def _send(self) -> None:
+        await self._begin(self)
 
     async def result(self) -> RunResult:
         """Wait for the end of the run; what `send` would have returned or raised."""

@@ -30,7 +30,7 @@ from laneway.errors import (
     describe,
     text_of,
 )
-from laneway.kernel.ledger import OUTCOMES, Change, LedgerEntry, arguments_digest, key_of
+from laneway.kernel.ledger import OUTCOMES, Change, LedgerEntry, LedgerState, arguments_digest, key_of
 from laneway.kernel.permissions import Verdict, decide
 from laneway.records import Effect
 
@@ -119,6 +119,8 @@ class CallMaker:
             self._refuse(call, ResultStatus.DENIED, f"[Denied: {reason}]")
             return None
         each = _Call(call, tool, arguments)
+        if self._run.machine.had_begun(call):
+            each.entry = self._run.book.entries.get(self._key(call))
         lane = self._session.lane_of(tool.spec)
         self._live[call.id] = each
         self._run.emit(ToolQueuedEvent(tool_id=call.id, tool_name=call.name, lane=lane))
@@ -159,8 +161,17 @@ class CallMaker:
 
     def _refuse(self, call: ToolCall, status: ResultStatus, text: str) -> None:
         result = ToolResult(call_id=call.id, name=call.name, output=text, status=status)
+        if self._run.machine.had_begun(call):
+            result = self.lose(call)
         self._run.machine.result(result)
         self.tell_end(result, 0)
+
+    def lose(self, call: ToolCall) -> ToolResult:
+        """A call that had begun in an earlier process and is not made again: nobody knows how far it came."""
+        entry = self._run.book.entries.get(self._key(call))
+        if entry is not None and entry.state is LedgerState.INTENDED:
+            self._run.book.end_entry(entry, Change.LOSE, "the process ended while it ran, and it was not made again")
+        return ToolResult(call_id=call.id, name=call.name, output=UNKNOWN, status=ResultStatus.UNKNOWN)
 
     # ---- one call ----
 
@@ -178,6 +189,8 @@ class CallMaker:
         token = INSIDE.set((*INSIDE.get(), self._session.key))
         try:
             return await each.tool.run(each.arguments, self._context(each, attempt))
+        except SystemExit as error:  # it would end the loop of everybody
+            raise RuntimeError(f"the tool called exit({error.code!r})") from error
         finally:
             INSIDE.reset(token)
 
@@ -257,7 +270,8 @@ class CallMaker:
             return
         one = self._run.machine.round
         assert one is not None
-        self._run.book.end_entry(each.entry, OUTCOMES.get(result.status, Change.SUCCEED), _reason_of(result))
+        if each.entry.state is LedgerState.INTENDED:
+            self._run.book.end_entry(each.entry, OUTCOMES.get(result.status, Change.SUCCEED), _reason_of(result))
         self._run.book.keep(one)
         self._run.after_commit(functools.partial(self.tell_end, result, took))
 
@@ -287,8 +301,10 @@ class CallMaker:
                 output=f"[Timed out: {text_of(error) or 'it ran too long'}.{note}]", status=ResultStatus.TIMED_OUT
             )
         except StoreUnavailableError as error:
-            if each.began_ms < 0:
+            if each.began_ms < 0 and not self._run.machine.had_begun(each.call):
                 return result(output=f"[Not run: {text_of(error)}]", status=ResultStatus.ERROR)
+            if each.began_ms < 0:
+                return self._cut_result(each, text_of(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is told to the model
             _log.info("tool %s failed: %s", each.call.name, describe(error))
@@ -301,7 +317,7 @@ class CallMaker:
         )
 
     def _cut_result(self, each: _Call, reason: str) -> ToolResult:
-        started = each.began_ms >= 0
+        started = each.began_ms >= 0 or self._run.machine.had_begun(each.call)
         if started and each.has_effect:
             status, text = ResultStatus.UNKNOWN, UNKNOWN
         else:

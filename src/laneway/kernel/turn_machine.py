@@ -158,6 +158,10 @@ class TurnMachine:
             one.prompts = (*self._said, *one.prompts)
             self._messages, self._said = [], []
 
+    def had_begun(self, call: ToolCall) -> bool:
+        """Whether a call of the round that was taken over had begun before, in a run that was cut off."""
+        return call.id in self._begun and self.round is self.rounds[0]
+
     def cut(self, results: Iterable[ToolResult], *, forget: bool = False, at_ms: int = 0) -> list[Round]:
         """The run is ended here: open calls get these results. The rounds that have to be written down."""
         for result in results:
