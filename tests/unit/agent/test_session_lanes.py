@@ -7,6 +7,7 @@ import functools
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -617,8 +618,10 @@ async def test_a_thousand_sessions_that_are_closed_leave_nothing_behind() -> Non
     async with shared_lanes(scripted=4) as lanes:
         registry = lanes.engine.kernel.registry
         config = SessionQueueConfig().with_lane_features().set_rate_limit("per_minute", 5)
+        made: list[weakref.ref[SessionLanes]] = []
         for number in range(1000):
             desk = Desk(lanes, config, f"session {number}/x")
+            made.append(weakref.ref(desk.queue))
             if number % 50 == 0:
                 await desk.queue.submit("execute", _stamp)
                 desk.queue.pause("query")
@@ -629,7 +632,7 @@ async def test_a_thousand_sessions_that_are_closed_leave_nothing_behind() -> Non
         assert not lanes.engine.kernel.jobs
         del desk
         gc.collect()
-        assert not [each for each in gc.get_objects() if type(each) is SessionLanes]
+        assert not [one for one in made if one() is not None]
 
 
 @simulated
