@@ -135,11 +135,12 @@ class Runs(RuleBasedStateMachine):
             for call in self.machine.open_calls()
         ]
         told = self.machine.said()
-        one = self.machine.cut(ends, forget=forget)
+        before = {each.number: each.state for each in self.machine.rounds}
+        changed = self.machine.cut(ends, forget=forget)
         self.flying = []
         self.over = True
         assert all(each.is_whole for each in self.machine.rounds)
-        assert one is self.machine.round
+        assert changed == [each for each in self.machine.rounds if each.state is not before.get(each.number)]
         wanted = {RoundState.FORGOTTEN} if forget else {RoundState.DONE, RoundState.CUT, RoundState.FINAL}
         assert {each.state for each in self.machine.rounds} <= wanted
         prompts = [said for said in told if isinstance(said, Prompt)]

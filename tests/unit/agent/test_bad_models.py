@@ -16,6 +16,7 @@ from laneway.errors import (
     LanewayError,
     ModelError,
     ModelUnavailableError,
+    RunCancelledError,
     RunFailedError,
     StoreUnavailableError,
 )
@@ -29,6 +30,7 @@ from laneway.tools import tool
 from tests.agent_stage import (
     QUEUES,
     Bench,
+    Held,
     Watch,
     agent_of,
     check_events,
@@ -36,6 +38,7 @@ from tests.agent_stage import (
     one,
     opened,
     results,
+    sending,
     session_of,
     shape,
     statuses,
@@ -371,6 +374,59 @@ async def test_odd_text_of_a_model_and_of_a_tool_is_taken_or_refused_and_the_ses
     check_model(model)
 
 
+# ---- summaries that are none ----
+
+
+BAD_SUMMARIES: dict[str, list[Piece]] = {
+    "nothing": [],
+    "white space": [say(" \n")],
+    "calls": [call("act", key="a")],
+    "an error": [fail(ModelError("not with me", model="scripted"))],
+    "a model that is away": [fail(ModelUnavailableError("away", model="scripted"))],
+}
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("what", BAD_SUMMARIES)
+@staged
+async def test_a_model_that_cannot_summarise_costs_nothing_of_the_conversation(what: str, queue: bool) -> None:
+    bench, long = Bench(), "x" * 4_000
+    summaries = [BAD_SUMMARIES[what]] * 20
+    model = ScriptedModel([[say("one")], [say("two")], [say("three")]], context_tokens=1_000, summaries=summaries)
+    async with opened(model, bench, queue=queue) as session:
+        watch = Watch(session.subscribe())
+        texts = [(await session.send(text)).text for text in (long, "second", "third")]
+    await watch.task
+    assert texts == ["one", "two", "three"]
+    assert shape(model.requests[-1]) == [
+        f"user: {long}",
+        "model: one",
+        "user: second",
+        "model: two",
+        "user: third",
+    ]
+    assert bench.began == []
+    assert "context_compacted" not in watch.types
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@staged
+async def test_a_summary_that_never_comes_is_cut_with_its_run_and_the_conversation_is_whole(queue: bool) -> None:
+    summary, long = Held(say("late")), "x" * 4_000
+    model = ScriptedModel([[say("one")], [say("here")]], context_tokens=1_000, summaries=[summary, [say("in short")]])
+    async with opened(model, queue=queue) as session:
+        await session.send(long)
+        task = sending(session, "second")
+        await summary.asked.wait()
+        assert await session.cancel("enough")
+        with pytest.raises(RunCancelledError, match="enough"):
+            await task
+        assert (await session.send("third")).text == "here"
+    summary.let_go()
+    assert shape(model.requests[2])[:4] == [f"user: {long}", "model: one", "user: second", "user: third"]
+    assert shape(model.requests[3])[1:] == ["user: third"]  # the rest is in the summary by now
+
+
 # ---- tools that misbehave ----
 
 
@@ -395,6 +451,29 @@ async def test_whatever_a_tool_raises_is_told_to_the_model(error: Callable[[], B
         assert [entry.state.value for entry in await session.ledger()] == [ends[1]]
     assert statuses(model.requests[1]) == [("a", ends[0])]
     check_events(watch.events)
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("code", [None, 3, "goodbye"])
+@staged
+async def test_a_tool_that_calls_exit_ends_its_own_call_only(code: object, queue: bool) -> None:
+    @tool(effect="read")
+    async def leaves() -> str:
+        """Leave."""
+        raise SystemExit(code)
+
+    @tool(effect="read")
+    def leaves_its_thread() -> str:
+        """Leave."""
+        raise SystemExit(code)
+
+    calls = [call("leaves").with_id("a"), call("leaves_its_thread").with_id("b")]
+    model = ScriptedModel([calls, [say("noted")], [say("here")]])
+    async with opened(model, [leaves, leaves_its_thread], queue=queue) as session:
+        assert (await session.send("go")).text == "noted"
+        await answers(session, model)
+    assert statuses(model.requests[1]) == [("a", "error"), ("b", "error")]
+    assert all("exit" in each.output.casefold() for each in results(model.requests[1]))
 
 
 @pytest.mark.parametrize("queue", QUEUES)

@@ -276,6 +276,60 @@ async def test_a_cell_of_the_table_holds(state: str, mode: str, verdict: str) ->
         check_model(stage.model)
 
 
+# ---- waiting for an approval: the one place where a run of this part asks is after a crash ----
+
+
+@pytest.mark.parametrize("mode", MODES)
+@staged
+async def test_a_run_that_waits_for_an_approval_takes_nothing_in_and_gives_way_to_an_interrupt(mode: str) -> None:
+    disk, bench = MemoryDisk(), Bench("t1")
+    async with opened(
+        ScriptedModel([use("check", "t1")]), bench, session_store=MemoryStore(disk), session_id="s"
+    ) as cut:
+        old = (await post(cut, "old")).message_id
+        await bench.begun("t1").wait()
+    bench.let_go()
+    model = ScriptedModel([[say("an answer")], [say("an answer")]])
+    async with opened(model, bench, session_store=MemoryStore(disk), session_id="s", on_crash="ask") as session:
+        await session.ready()
+        await passing()
+        (approval,) = session.host.inbox.approvals("s")
+        receipt = await post(session, "new", mode)
+        await passing(10)
+        cuts = mode in ("interrupt", "rollback")
+        assert model.requests == [] or cuts
+        assert receipt.disposition is (MessageState.REJECTED if mode == "reject" else MessageState.QUEUED)
+        assert await session.host.inbox.approve(approval.id) is not cuts
+        end = await final_of(session, old)
+        assert end.outcome is (Outcome.INTERRUPTED if cuts else Outcome.SUCCEEDED)
+        if mode != "reject":
+            assert (await final_of(session, receipt)).outcome is Outcome.SUCCEEDED
+        assert session.host.inbox.approvals("s") == []
+    check_model(model)
+    heard = [prompts(request) for request in model.requests]
+    expected = {"reject": [["old"]], "interrupt": [["old", "new"]], "rollback": [["new"]]}
+    assert heard == expected.get(mode, [["old"], ["old", "new"]])
+
+
+@staged
+async def test_a_rollback_of_a_run_that_goes_on_for_another_forgets_both() -> None:
+    disk, bench = MemoryDisk(), Bench("t2")
+    script = ScriptedModel([use("check", "t1"), use("check", "t2")])
+    async with opened(script, bench, session_store=MemoryStore(disk), session_id="s") as session:
+        await post(session, "old")
+        await bench.begun("t2").wait()
+    again = Held(say("never"))
+    bench.let_go()
+    model = ScriptedModel([again, [say("an answer")]])
+    async with opened(model, bench, session_store=MemoryStore(disk), session_id="s") as session:
+        await session.ready()
+        await again.asked.wait()
+        assert prompts(model.requests[0]) == ["old"]
+        receipt = await post(session, "new", "rollback")
+        assert (await final_of(session, receipt)).answer == "an answer"
+    assert shape(model.requests[1]) == ["user: new"]
+
+
 # ---- idle ----
 
 
