@@ -78,7 +78,8 @@ class AgentVerdict:
         wrongs = {"lost": 0, "write twice": 0} | {kind: len(places) for kind, places in self.wrong.items()}
         facts = [f"accepted {counts['accepted']:,}", f"answered {counts['answered']:,}"]
         facts += [f"{kind} {count:,}" for kind, count in wrongs.items()]
-        facts += [f"unknown {counts['unknown']:,}", f"given up after 5 crashes {counts['given up']:,}"]
+        facts += [f"unknown {counts['unknown']:,}", f"cut off by newer messages {counts['cut'] - counts['given up']:,}"]
+        facts += [f"given up after 5 crashes {counts['given up']:,}"]
         return head + ", ".join(facts)
 
 
@@ -98,6 +99,7 @@ def judge_agents(evidence: AgentEvidence) -> AgentVerdict:
             "accepted": len(answers.acks),
             "answered": sum(final is not None and final.outcome == "succeeded" for final in finals),
             "given up": sum(_is_given_up(final) for final in finals),
+            "cut": sum(final is not None and _is_cut(final) for final in finals),
             "calls": sum(len(keys) for keys in evidence.account.effects.values()),
             "unknown": statuses["unknown"],
             "resent": answers.resent,
@@ -114,13 +116,25 @@ def _is_given_up(final: Ended | None) -> bool:
     return final is not None and final.outcome == "interrupted" and GIVEN_UP in final.reason
 
 
+def _is_cut(final: Ended) -> bool:
+    return final.outcome == "interrupted" or final.state == "superseded"
+
+
 def _lost(evidence: AgentEvidence) -> Findings:
-    """What was accepted has its answer, or was given up after too many crashes; nothing is accepted twice."""
+    """What was accepted has its answer, or was given up after too many crashes, or cut off by a newer message.
+
+    Nothing is accepted twice.
+    """
     answers = evidence.answers
+    cut = {message.session for message in answers.messages.values() if message.mode == "interrupt"}
     for number, message_id in answers.acks.items():
         final = answers.finals.get(message_id)
+        if final is not None and final.state == "superseded" and answers.messages[number].mode == "interrupt":
+            continue  # a newer one that interrupts took its place
         if final is None or final.state not in ANSWERED:
             yield "lost", f"{answers.messages[number]} ({message_id}): {final}"
+        elif final.outcome == "interrupted" and answers.messages[number].session in cut:
+            continue
         elif final.outcome != "succeeded" and not _is_given_up(final):
             yield "lost", f"{answers.messages[number]} ({message_id}) got no answer: {final}"
     doubles = [message_id for message_id, count in Counter(answers.acks.values()).items() if count > 1]

@@ -253,7 +253,7 @@ class Life:
 
     async def _submit(self, number: int, name: str, mode: str, text: str) -> None:
         session = self.sessions[name]
-        send = session.steer if mode == "steer" else session.followup
+        send = {"steer": session.steer, "interrupt": session.interrupt}.get(mode, session.followup)
         try:
             receipt = await send(text, message_id=f"p{number}")
         except LanewayError as error:

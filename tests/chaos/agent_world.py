@@ -36,6 +36,7 @@ PLANS: Final = (
     "pay,pay|look,look",
     "put,put|put",
 )
+MODES: Final = {"followup": 13, "steer": 6, "interrupt": 1}
 ENDINGS: Final = {
     "fuse": 8,  # it kills itself at a random point
     "time": 5,  # at a random moment
@@ -187,7 +188,7 @@ class AgentWorld:
             self._quota -= 1
             draw = self._random
             number = len(self.answers.messages) + 1
-            mode = "steer" if draw.random() < 0.3 else "followup"
+            mode = draw.choices(list(MODES), list(MODES.values()))[0]
             message = AgentMessage(number, draw.choice(self.sessions), mode, draw.choice(PLANS))
             self.answers.messages[number] = message
         self._flying[message.number] = message

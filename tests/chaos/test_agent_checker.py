@@ -46,7 +46,8 @@ def test_a_world_in_which_all_went_well_is_good_and_its_tally_says_so() -> None:
     verdict = judge_agents(world())
     assert verdict.is_good
     assert verdict.line().endswith(
-        "6 calls made: accepted 2, answered 2, lost 0, write twice 0, unknown 1, given up after 5 crashes 0"
+        "6 calls made: accepted 2, answered 2, lost 0, write twice 0, unknown 1, cut off by newer messages 0, "
+        "given up after 5 crashes 0"
     )
 
 
@@ -56,6 +57,14 @@ def test_a_message_that_was_given_up_after_five_crashes_is_counted_and_not_lost(
     verdict = judge_agents(evidence)
     assert verdict.is_good
     assert (verdict.counts["answered"], verdict.counts["given up"]) == (1, 1)
+
+
+def test_a_message_that_was_cut_off_is_lost_unless_somebody_interrupted_its_session() -> None:
+    evidence = world()
+    evidence.answers.finals["msg-1"] = Ended("ran", "interrupted", "a newer message")
+    assert kinds(evidence) == {"lost"}
+    evidence.answers.messages[2] = AgentMessage(2, "plain-0", "interrupt", "")
+    assert judge_agents(evidence).is_good
 
 
 def no_final(evidence: AgentEvidence) -> None:

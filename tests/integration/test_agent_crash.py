@@ -575,14 +575,14 @@ def test_thirty_random_kills_lose_no_message_and_make_no_write_twice(
     with capsys.disabled():
         sys.stdout.write(f"\n{tally}\n")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(
-        r"(\d+) kills .*: accepted ([\d,]+), answered ([\d,]+), (.*), unknown \d+, given up .* (\d+);", tally
-    )
-    assert found is not None, tally
-    assert int(found[1]) >= 30
-    assert int(found[2].replace(",", "")) >= 50
-    assert int(found[2].replace(",", "")) == int(found[3].replace(",", "")) + int(found[5])
-    assert found[4] == "lost 0, write twice 0"
+    numbers = {
+        name.strip(): int(count.replace(",", "")) for name, count in re.findall(r"([a-z5 ]+) ([\d,]*\d)[,;]", tally)
+    }
+    assert "30 kills" in tally
+    assert numbers["accepted"] >= 50
+    excused = numbers["cut off by newer messages"] + numbers["given up after 5 crashes"]
+    assert numbers["answered"] + excused == numbers["accepted"]
+    assert (numbers["lost"], numbers["write twice"]) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ import pytest
 from laneway.agent import AsyncAgent
 from laneway.agent.session import AsyncSession
 from laneway.dialogue import Answer, Intent, Prompt, Results, ToolContext, ToolOutput, ToolResult
-from laneway.errors import RunCancelledError, UnknownRunError, UsageError
+from laneway.errors import RunCancelledError, StoreUnavailableError, UnknownRunError, UsageError
 from laneway.kernel.ledger import LedgerState
 from laneway.mail import ApprovalState, Outcome
 from laneway.models import ScriptedModel, call, say, think
 from laneway.models.scripted import Entry
-from laneway.options import SessionQueueConfig
-from laneway.rows import StateRow
+from laneway.options import PermissionPolicy, SessionQueueConfig
+from laneway.rows import Batch, BatchResult, StateRow
 from laneway.sim.loop import run_sim
 from laneway.stores.memory import MemoryDisk
 from laneway.stores.sessions import FileSessionStore
@@ -51,6 +51,7 @@ class Trade:
         self.reached = asyncio.Event()
         self.found: ToolOutput | None = None
         self.fails = False
+        self.parameters: dict[str, Any] | None = None
         self.effects = {"look": "read", "put": "idempotent", "pay": "write", "send": "write"}
 
     def tools(self, *names: str) -> list[FunctionTool[Any, Any]]:
@@ -70,7 +71,14 @@ class Trade:
             return f"{kind} of {name}"
 
         reconcile = self._find_out if kind == "send" else None
-        return FunctionTool(run, name=kind, description=kind, effect=self.effects[kind], reconcile=reconcile)
+        return FunctionTool(
+            run,
+            name=kind,
+            description=kind,
+            effect=self.effects[kind],
+            reconcile=reconcile,
+            parameters=self.parameters,
+        )
 
     def _find_out(self, intent: Intent) -> ToolOutput | None:
         self.asked.append(intent)
@@ -79,19 +87,37 @@ class Trade:
         return self.found
 
 
+class Refusing(Mortal):
+    """A store that refuses one commit: the first with a row of this kind in this state."""
+
+    def __init__(self, disk: MemoryDisk, fails_with: tuple[str, str] | None) -> None:
+        super().__init__(disk)
+        self._fails_with = fails_with
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        """Make batches durable, or not."""
+        rows = {(row.kind, row.state) for batch in batches for row in batch.rows if isinstance(row, StateRow)}
+        if self._fails_with in rows:
+            self._fails_with = None
+            return [BatchResult(StoreUnavailableError("the store refuses"))] * len(batches)
+        return await super().commit(batches)
+
+
 class World:
     """A disk, and the processes that come and go on it."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.life = 0
+        self.fails_with: tuple[str, str] | None = None  # the next process has one commit refused: with such a row
 
     @contextlib.asynccontextmanager
     async def process(
         self, model: ScriptedModel, tools: Sequence[Any], **options: Any
     ) -> AsyncIterator[tuple[AsyncSession, Mortal]]:
         """A process with a session; it ends well unless its store has died."""
-        store = Mortal(self.disk)
+        store = Refusing(self.disk, self.fails_with)
+        self.fails_with = None
         agent = self._agent(model, tools)
         session = agent.session(tempfile.gettempdir(), **{"session_id": S, "session_store": store, **options})
         yield session, store
@@ -281,6 +307,52 @@ def test_a_call_that_had_begun_is_never_skipped_by_a_message_that_is_steered_in(
     assert ended["call-2"] == ("ok" if "pay never" in after.names() else "skipped")
     assert {key for tool, _, key in (*before.keys, *after.keys) if tool == "put"} == {before.keys[0][2]}
     assert {row.state for row in world.rows("intent")} <= {"done", "unknown"}
+
+
+@pytest.mark.parametrize("queue", [None, SessionQueueConfig()])
+@pytest.mark.parametrize("rounds_of_the_loop", range(0, 24, 2))
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_a_call_that_had_begun_is_unknown_when_the_run_is_ended_before_it_is_made_again(
+    how: str, rounds_of_the_loop: int, queue: SessionQueueConfig | None
+) -> None:
+    world, before = crashed([call("put", name=WAITS)], queue_config=queue)
+
+    async def then(session: AsyncSession) -> None:
+        for _ in range(rounds_of_the_loop):
+            await asyncio.sleep(0)
+        if how == "cancel":
+            await session.cancel("enough")
+
+    after = Trade(holds=True)
+    world.go_on(then, trade=after, queue_config=queue)
+    last = Trade()
+    model = world.go_on(_say_more, [say("done")], [say("done, too")], trade=last, queue_config=queue)
+    ended = dict(statuses(model.requests[-1]))
+    assert ended["call-1"] in ("ok", "unknown")
+    assert {key for _, _, key in (*before.keys, *after.keys, *last.keys)} == {before.keys[0][2]}
+    assert {row.state for row in world.rows("intent")} <= {"done", "unknown"}
+
+
+@pytest.mark.parametrize("what", ["denied", "other arguments", "refused by the store"])
+def test_a_call_that_had_begun_is_unknown_when_it_may_not_be_made_again(what: str) -> None:
+    world, before = crashed([call("put", name=WAITS)])
+    after = Trade()
+    options: dict[str, Any] = {}
+    if what == "denied":
+        options["permission_policy"] = PermissionPolicy(allow=("*",), deny=("put",))
+    elif what == "other arguments":
+        after.parameters = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+    else:
+        world.fails_with = ("intent", "intended")
+    model = world.go_on(at_rest, trade=after, **options)
+    assert [end for _, end in statuses(model.requests[-1])] == ["unknown"]
+    assert [row.state for row in world.rows("intent")] == ["unknown"]
+    assert len(before.keys) == 1
+
+
+async def _say_more(session: AsyncSession) -> None:
+    await session.send("more")
+    await at_rest(session)
 
 
 def test_a_round_that_was_whole_is_not_made_again() -> None:
