@@ -55,6 +55,7 @@ __all__ = ("AsyncSession",)
 
 _log = logging.getLogger("laneway")
 
+CLOSED = ErrorEvent(error="the session was closed", error_kind=ClosedError.code)
 ENDS_MAX = 1_000
 RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
@@ -203,10 +204,9 @@ class AsyncSession(DirectTools, Reports):
 
     def _end_streams(self) -> None:
         """Nothing more is told here; what a store keeps goes on elsewhere, or later."""
-        ended = ErrorEvent(error="the session was closed", error_kind=ClosedError.code)
         for streams in [*self._waiting.values(), *self._following.values()]:
             for stream in list(streams):
-                stream.push(self._stamped(ended, stream.run_id or ""))
+                stream.push(self._stamped(CLOSED, stream.run_id or ""))
         for watcher in list(self._watchers):
             watcher.close()
 
@@ -331,14 +331,19 @@ class AsyncSession(DirectTools, Reports):
         """Wait until nothing runs and nothing waits here."""
         await self.ready()
         engine = self.host.inbox.engine
-        while (box := engine.kernel.boxes.get(self.owner)) is not None and not box.is_idle:
+        while True:
+            while engine.is_reloading(self.owner) or engine.journal.has(self.owner):
+                await engine.reloaded(self.owner)
+                await engine.journal.settled()
+            box = engine.kernel.boxes.get(self.owner)
+            if box is None or box.is_idle:
+                return
             items = box.turn.items if box.turn is not None else box.waiting_items()
             message = next((item.id for item in items if item.state is not MessageState.HELD), "")
             if message:
                 await self.host.inbox.wait(message)
             elif box.turn is None:
                 return  # what is left is held
-            await engine.journal.settled()
 
     async def _result(self, final: Final) -> RunResult:
         run = self._ends.get(final.message_id)
@@ -435,6 +440,9 @@ class AsyncSession(DirectTools, Reports):
 
     def _follow(self, stream: AgentStream, receipt: Receipt) -> None:
         message = receipt.message_id
+        if self._closed:  # it was taken, and the session was closed before anybody could be told
+            stream.push(self._stamped(CLOSED, ""))
+            return
         self.host.followed[message] = self
         known = self._run_of.get(message)
         if known is not None:

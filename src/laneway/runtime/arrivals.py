@@ -316,6 +316,11 @@ class Arrivals(ABC):
         self.kernel.record_command(item, reply, wall=self.wall())
         await self._store_new(item)
 
+    async def reloaded(self, owner: Owner) -> None:
+        """Wait until a session that is being loaded again is loaded."""
+        while owner in self._reloads:
+            await asyncio.wait([self._reloads[owner]])
+
     def is_reloading(self, owner: Owner) -> bool:
         """Whether a session is being loaded again after the store failed."""
         return owner in self._reloads
