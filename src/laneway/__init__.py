@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         ModelLimitedError,
         ModelUnavailableError,
         PermissionDeniedError,
+        PromptTooLongError,
         RealModelForbiddenError,
         RetryLater,
         RunCancelledError,
@@ -276,6 +277,7 @@ __all__ = (
     "Priority",
     "PriorityBoostConfig",
     "Prompt",
+    "PromptTooLongError",
     "QueueOptions",
     "QueueSettings",
     "RateLimit",
@@ -352,7 +354,8 @@ _HOMES = {
             "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
             "JobTimeoutError LaneCycleError LaneFullError LanewayError MailboxFullError MessageStateError "
-            "ModelError ModelLimitedError ModelUnavailableError PermissionDeniedError RealModelForbiddenError "
+            "ModelError ModelLimitedError ModelUnavailableError PermissionDeniedError PromptTooLongError "
+            "RealModelForbiddenError "
             "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
             "StoreVersionError ToolArgumentsError UnavailableError UnknownHandlerError UnknownJobError "
             "UnknownLaneError UnknownMessageError UnknownRunError UnknownStoreError UnstorableError UsageError "

@@ -16,6 +16,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ UnknownRunError        there is nothing to resume under that id
 │  ├─ ToolArgumentsError     the arguments of a call do not fit the tool
 │  └─ ModelError             the provider of a model refuses the call as it is
+│     ├─ PromptTooLongError  the conversation is longer than the model can take in
 │     └─ RealModelForbiddenError  calls of real models are switched off
 ├─ ConflictError             valid, but not now: look at the state, then decide
 │  ├─ InvalidTransitionError a job cannot change in that way from its state
@@ -84,6 +85,7 @@ __all__ = (
     "ModelLimitedError",
     "ModelUnavailableError",
     "PermissionDeniedError",
+    "PromptTooLongError",
     "Reaction",
     "RealModelForbiddenError",
     "RetryLater",
@@ -264,6 +266,12 @@ class ModelError(UsageError):
     def __init__(self, message: str, *, model: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.model = model
+
+
+class PromptTooLongError(ModelError):
+    """The conversation is longer than the model can take in: make it shorter, then ask again."""
+
+    code = "prompt_too_long"
 
 
 class RealModelForbiddenError(ModelError):

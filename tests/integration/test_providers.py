@@ -26,7 +26,13 @@ from laneway.dialogue import (
     ToolSpec,
     Utterance,
 )
-from laneway.errors import ModelError, ModelLimitedError, ModelUnavailableError, RealModelForbiddenError
+from laneway.errors import (
+    ModelError,
+    ModelLimitedError,
+    ModelUnavailableError,
+    PromptTooLongError,
+    RealModelForbiddenError,
+)
 from laneway.models import ModelOptions, Prices, ProviderSettings, open_model, real_models
 from laneway.models.adapter import ProviderModel
 from tests.openai_stage import Exchange, OpenAIStage, Play, cut, fade, hold, raw, refuse, slow, text, tools
@@ -262,7 +268,7 @@ async def test_a_request_that_is_refused_says_what_to_do(status: int, hint: str)
         with pytest.raises(ModelError, match="wrong") as caught:
             await chunks(model)
     assert hint in caught.value.hint
-    assert not getattr(caught.value, "too_long", False)
+    assert not isinstance(caught.value, PromptTooLongError)
     assert KEY not in str(caught.value)
 
 
@@ -279,7 +285,7 @@ async def test_a_conversation_that_is_too_long_is_recognised(status: int, error:
     async with on_stage(refuse(status, body={"error": error})) as (model, _):
         with pytest.raises(ModelError) as caught:
             await chunks(model)
-    assert getattr(caught.value, "too_long", False) is True
+    assert isinstance(caught.value, PromptTooLongError)
 
 
 @pytest.mark.parametrize(

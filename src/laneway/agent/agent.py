@@ -61,7 +61,7 @@ class AsyncAgent:
             **options,
         )
         self._sessions: list[AsyncSession] = []
-        self._opened: list[Model] = []
+        self._models: dict[str, Model] = {}  # by their names
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scratch = ""
         self._closed = False
@@ -127,10 +127,11 @@ class AsyncAgent:
             raise ConfigError(
                 "no model is set", setting="model", hint='model="scripted" needs none; or "openai/…", "anthropic/…" …'
             )
-        found = model_from(model, self._providers)
-        if found is not model:  # made here, so let go of here
-            self._opened.append(found)
-        return found
+        if not isinstance(model, str):
+            return model_from(model, self._providers)
+        if model not in self._models:  # made here, once, and let go of here
+            self._models[model] = model_from(model, self._providers)
+        return self._models[model]
 
     def _toolbox(self, options: SessionOptions, effects: Mapping[str, Any]) -> Mapping[str, Tool]:
         from laneway.tools import Toolbox
@@ -174,9 +175,9 @@ class AsyncAgent:
             await session.close()
         for task in list(self._tasks):
             task.cancel()
-        for model in self._opened:
+        for model in self._models.values():
             await close_model(model)
-        self._opened.clear()
+        self._models.clear()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
 

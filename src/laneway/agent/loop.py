@@ -50,6 +50,7 @@ from laneway.errors import (
     ModelError,
     ModelLimitedError,
     ModelUnavailableError,
+    PromptTooLongError,
     RunCancelledError,
     RunFailedError,
     describe,
@@ -282,8 +283,8 @@ class Run:
                 failures += 1
                 self.emit(ModelRetryEvent(attempt=failures, delay_ms=delay_ms, error=text_of(error)))
                 await self._wait(delay_ms)
-            except ModelError as error:
-                if not getattr(error, "too_long", False) or purpose != "answer" or not await self._compact():
+            except PromptTooLongError:
+                if purpose != "answer" or not await self._compact():
                     raise
                 await self._boundary()
             else:

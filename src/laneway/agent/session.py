@@ -344,6 +344,10 @@ class AsyncSession(DirectTools, Reports):
                 await self.host.inbox.wait(message)
             elif box.turn is None:
                 return  # what is left is held
+            elif self._run is not None:  # a turn about messages that have ended: what was one too many
+                await self._run.ended.wait()
+            else:
+                await asyncio.sleep(0)
 
     async def _result(self, final: Final) -> RunResult:
         run = self._ends.get(final.message_id)

@@ -26,11 +26,12 @@ from laneway.errors import (
     ModelError,
     ModelLimitedError,
     ModelUnavailableError,
+    PromptTooLongError,
     RealModelForbiddenError,
 )
 from laneway.models.waits import WAIT_MAX_MS, wait_ms
 
-__all__ = ("Origin", "PromptTooLongError", "fault_of")
+__all__ = ("Origin", "fault_of")
 
 LIMITED_MS: Final = 20_000
 QUOTA_MS: Final = 300_000  # nobody tops up an account within seconds
@@ -53,13 +54,6 @@ TOO_LONG_TEXTS: Final = (
     "exceeds the available context size",
     "reduce the length of the messages",
 )
-
-
-class PromptTooLongError(ModelError):
-    """The conversation is longer than the model can take in: make it shorter, then ask again."""
-
-    code = "prompt_too_long"
-    too_long = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
