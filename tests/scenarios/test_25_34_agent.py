@@ -1,4 +1,4 @@
-"""Scenarios 25 to 34 of the behaviour page against the real agent loop: a scripted model, real tools, real lanes."""
+"""Scenarios 25 to 34 and 36 of the behaviour page against the real agent loop: scripted model, real tools and lanes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from laneway.agent_events import SteeredEvent
 from laneway.errors import RunCancelledError
 from laneway.kernel.texts import SKIPPED
-from laneway.mail import MessageState, Outcome
+from laneway.mail import MessageState, Mode, Outcome
 from laneway.models import ScriptedModel, say
 from tests.agent_stage import (
     QUEUES,
@@ -305,3 +305,27 @@ async def test_34_system_messages_skip_nothing(queue: bool) -> None:
     assert (end.disposition, end.answer) == (MessageState.RAN, "noted")
     assert shape(model.requests[1]) == ["user: go", "calls t1 t2", "results t1=ok t2=ok"]
     check_model(model)
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("mode", [str(mode) for mode in Mode])
+@staged
+async def test_36_a_new_conversation_ends_the_run_and_nothing_old_leaks_into_it(mode: str, queue: bool) -> None:
+    """`/new` while busy in any mode / then / not queued, nothing leaks."""
+    bench = Bench("t1")
+    model = ScriptedModel([[say("old text"), *use("act", "t1", "t2")], [say("fresh")]])
+    async with opened(model, bench, queue=queue, mode=mode) as session:
+        said = Delivered(await session.ready())
+        watch = Watch(session.stream("old"))
+        await bench.begun("t1").wait()
+        waits = await post(session, "waits")
+        reply = await session.host.inbox.command(session.session_id, "/new")
+        assert "new conversation" in (reply or "")
+        await watch.task
+        assert (await session.send("hello")).text == "fresh"
+        assert (await final_of(session, waits)).disposition is MessageState.WITHDRAWN
+        assert [str(each) for each in await session.history()] == ["user: hello", "assistant: fresh"]
+        assert await said.texts() == ["fresh"]
+    assert shape(model.requests[1]) == ["user: hello"]
+    assert (bench.began, bench.ended) == (["t1"], [])
+    check_events(watch.events)

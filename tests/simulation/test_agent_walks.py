@@ -1,4 +1,4 @@
-"""Random walks through sessions of agents: messages in every mode, cancels, pauses, faults of the store, restarts.
+"""Random walks through sessions of agents: messages in every mode, cancels, pauses, a bad store, restarts.
 
 Whatever happens, a provider would take every request, a write runs at most once, every message and every stream has
 one end, and whoever got an answer was heard.
@@ -107,7 +107,8 @@ class Walk:
 
     async def live(self, life: int, *, is_last: bool) -> None:
         """One life of the session."""
-        store = FaultyStore(MemoryStore(self.disk))
+        store = FaultyStore(MemoryStore(self.disk), self.rng)
+        store.slow, store.delay_ms = self.rng.choice(((0.0, 0), (0.6, 30)))
         window = self.rng.choice((None, 300))
         model = ScriptedModel([self.answer] * 5_000, context_tokens=window, summaries=[self.answer] * 1_000)
         rounds = self.rng.choice((3, 50))
@@ -120,9 +121,9 @@ class Walk:
                 self._do_something(session, store, f"{life}.{step};")
                 await asyncio.sleep(self.rng.choice((0, 0, 0.001, 0.01, 0.03)))
             session.resume()
-            store.heal()
             leaves = not is_last and self.rng.random() < 0.4
             if not leaves:
+                store.heal()
                 await self._settle(session)
         await self._join()
         await watch.task

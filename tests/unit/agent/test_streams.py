@@ -8,13 +8,17 @@ from collections.abc import Sequence
 import pytest
 
 from laneway.agent.results import RunResult
-from laneway.dialogue import ModelRequest, Results
-from laneway.errors import ClosedError, LanewayError, RunCancelledError
+from laneway.dialogue import ModelRequest, Results, ToolContext
+from laneway.errors import ClosedError, ConfigError, InvalidMessageError, LanewayError, ModelError, RunCancelledError
 from laneway.mail import Mode
-from laneway.models import ScriptedModel, say, think
+from laneway.models import ScriptedModel, call, fail, say, think
 from laneway.models.scripted import Piece
+from laneway.options import SessionQueueConfig
 from laneway.rows import Batch
+from laneway.sim.loop import SimLoop
 from laneway.stores.memory import MemoryStore
+from laneway.testing.faults import FaultyStore
+from laneway.tools import tool
 from tests.agent_stage import (
     QUEUES,
     Bench,
@@ -31,6 +35,7 @@ from tests.agent_stage import (
     sending,
     session_of,
     shape,
+    statuses,
     use,
 )
 from tests.inbox_stage import CutStore, staged
@@ -109,8 +114,8 @@ async def test_a_reader_that_is_cancelled_leaves_the_run_going(queue: bool) -> N
     model = ScriptedModel([use("act", "a"), [say("done")]])
     async with opened(model, bench, queue=queue) as session:
         watch = Watch(stream := session.stream("go"))
-        send = sending(session, "second")
         await bench.begun("a").wait()
+        send = sending(session, "second")
         await passing()
         watch.task.cancel()
         send.cancel()
@@ -238,6 +243,155 @@ async def test_a_rejected_message_is_refused_and_its_stream_has_one_error(queue:
         held.let_go()
         assert (await first).text == "done"
     assert watch.types == ["error"]
+
+
+@pytest.mark.parametrize("text", ["", "\ud800", "x" * 1_000_001])
+@staged
+async def test_a_refused_message_is_refused_to_every_reader_and_the_session_lives_on(text: str) -> None:
+    model = ScriptedModel([[say("hello")]])
+    async with opened(model) as session:
+        stream = session.stream(text)
+        for _ in range(2):
+            with pytest.raises(InvalidMessageError):
+                await anext(stream)
+            with pytest.raises(InvalidMessageError):
+                await stream.result()
+        with pytest.raises(ConfigError, match="nope"):
+            await session.send("hi", mode="nope")
+        assert (await session.send("hi")).text == "hello"
+    assert len(model.requests) == 1
+
+
+@staged
+async def test_a_second_session_of_one_name_is_refused_and_the_first_lives_on() -> None:
+    model = ScriptedModel([[say("hello")], [say("again")]])
+    async with agent_of(model) as agent:
+        first = session_of(agent, session_id="s")
+        assert (await first.send("hi")).text == "hello"
+        second = session_of(agent, session_id="s")
+        with pytest.raises(ConfigError, match="open already"):
+            await second.send("hi")
+        await second.close()
+        assert (await first.send("hi")).text == "again"
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@staged
+async def test_everybody_who_waits_for_a_failed_run_gets_the_same_error(queue: bool) -> None:
+    model = ScriptedModel([[fail(ModelError("the key is wrong", model="scripted"))]])
+    async with opened(model, queue=queue) as session:
+        stream = session.stream("go", message_id="m")
+        sends = [session.send("go", message_id="m") for _ in range(3)]
+        ends = await asyncio.gather(stream.result(), *sends, stream.result(), return_exceptions=True)
+        ends += await asyncio.gather(stream.result(), return_exceptions=True)
+    assert [(type(end), str(end)) for end in ends] == [(ModelError, "the key is wrong")] * 6
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@staged
+async def test_nothing_is_kept_of_runs_that_have_ended_and_closing_leaves_nothing_behind(queue: bool) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    bench, model = Bench(), busy_model()
+    async with opened(model, bench, queue=queue) as session:
+        for number in range(5):
+            modes = ("followup", "steer", "interrupt", "reject")
+            sends = [session.send(f"{mode} {number}", mode=mode) for mode in modes]
+            await asyncio.gather(*sends, return_exceptions=True)
+            async for event in session.stream(f"stream {number}"):
+                if event.event_type == "turn_start":
+                    break
+            await session.wait_idle()
+        await passing()
+        tables = (session._runs, session._run_of, session._logs, session._waiting, session.host.followed)  # noqa: SLF001
+        assert [len(table) for table in tables] == [0] * 5
+        assert len(session._following) <= 1  # noqa: SLF001 - the last stream was left and not closed
+    await passing()
+    assert loop.pending_timers() == 0
+    assert [task.get_name() for task in loop.pending_tasks()] == ["main"]
+
+
+# ---- the order of calls ----
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@staged
+async def test_reads_run_side_by_side_in_a_queue_and_one_after_another_without_one(queue: bool) -> None:
+    keys = ("k1", "k2", "k3", "k4", "k5", "k6")
+    bench = Bench(*keys)
+    model = ScriptedModel([use("look", *keys), [say("done")]])
+    async with opened(model, bench, queue=queue) as session:
+        task = sending(session, "go")
+        await passing()
+        assert sorted(bench.began) == (list(keys[:4]) if queue else ["k1"])
+        for key in reversed(keys):  # they end in the wrong order
+            bench.let_go(key)
+            await passing()
+        await task
+    assert bench.peak == (4 if queue else 1)
+    assert statuses(model.requests[1]) == [(key, "ok") for key in keys]
+
+
+@staged
+async def test_a_call_that_is_no_read_waits_for_those_before_it_and_holds_those_after_it() -> None:
+    keys = ("r1", "r2", "w1", "r3")
+    bench = Bench(*keys)
+    model = ScriptedModel([[*use("look", "r1", "r2"), one("act", "w1"), one("look", "r3")], [say("done")]])
+    async with opened(model, bench, queue=True) as session:
+        task = sending(session, "go")
+        seen = []
+        for batch in (("r1", "r2"), ("w1",), ("r3",)):
+            await passing()
+            seen.append(tuple(sorted(bench.running)))
+            bench.let_go(*batch)
+        await task
+    assert seen == [("r1", "r2"), ("w1",), ("r3",)]
+
+
+@pytest.mark.parametrize("way", ["tool", "lane"])
+@staged
+async def test_calls_of_a_parallel_tool_or_an_unordered_lane_go_out_together(way: str) -> None:
+    bench = Bench("a", "b")
+    config = SessionQueueConfig()
+    if way == "lane":
+        config.set_lane_handler("execute", "internal", ordered=False)
+    fleet = bench.tool("fleet", effect="write", parallel=way == "tool")
+    model = ScriptedModel([use("fleet", "a", "b"), [say("done")]])
+    async with opened(model, [fleet], queue=config) as session:
+        task = sending(session, "go")
+        await bench.begun("a").wait()
+        await bench.begun("b").wait()
+        bench.let_go()
+        await task
+        assert [entry.state.value for entry in await session.ledger()] == ["done", "done"]
+    assert bench.peak == 2
+
+
+@pytest.mark.parametrize(("effect", "tries"), [("read", 4), ("idempotent", 4), ("write", 1)])
+@staged
+async def test_a_failing_call_is_tried_again_by_its_effect_and_has_one_end(effect: str, tries: int) -> None:
+    contexts: list[ToolContext] = []
+
+    @tool(effect=effect)
+    async def breaks(context: ToolContext) -> str:
+        """Break."""
+        contexts.append(context)
+        raise ValueError("broken")
+
+    model = ScriptedModel([[call("breaks").with_id("a")], [say("noted")]])
+    async with opened(model, [breaks], queue=SessionQueueConfig().with_lane_features()) as session:
+        watch = Watch(stream := session.stream("go"))
+        assert (await stream.result()).text == "noted"
+        await watch.task
+        assert len(session.dead_letters()) == 1
+        states = [entry.state.value for entry in await session.ledger()]
+    assert [context.attempt for context in contexts] == list(range(1, tries + 1))
+    assert len({context.key for context in contexts}) == 1
+    assert [event.attempt for event in watch.of("tool_start")] == list(range(1, tries + 1))
+    assert statuses(model.requests[1]) == [("a", "error")]
+    assert states == ([] if effect == "read" else ["failed"])
+    check_events(watch.events)
 
 
 @staged
@@ -389,6 +543,48 @@ async def test_closing_a_session_in_a_run_ends_it_and_every_stream(queue: bool, 
     assert len(waits.of("end", "error")) == 1
     assert (bench.began, bench.cancelled) == (["a"], ["a"])
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("delay_ms", [1, 20, 60])
+@staged
+async def test_a_stream_whose_message_is_being_stored_while_the_session_closes_ends(delay_ms: int, busy: bool) -> None:
+    held, store = Held(say("never")), CutStore()
+    model = ScriptedModel([held])
+    async with opened(model, session_store=store) as session:
+        await session.ready()
+        if busy:
+            sending(session, "go")
+            await held.asked.wait()
+        store.delay_ms = 50
+        stream = session.stream("late")
+        watch = Watch(stream)
+        await passing(delay_ms)
+        await session.close()
+        (problem,) = await asyncio.wait_for(asyncio.gather(watch.task, return_exceptions=True), 1_000)
+    assert isinstance(problem, ClosedError) or watch.types[-1] == "error"
+    assert len(watch.of("end", "error")) <= 1
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@staged
+async def test_a_session_is_not_idle_while_it_is_being_read_again(queue: bool) -> None:
+    store, held = FaultyStore(MemoryStore()), Held(say("hello"))
+    model = ScriptedModel([held])
+    async with opened(model, queue=queue, session_store=store) as session:
+        watch = Watch(session.subscribe())
+        receipt = await post(session, "go")
+        await held.asked.wait()
+        store.fail_next(times=2)
+        store.fail_next(call="load", times=2)
+        held.let_go()
+        await passing()
+        assert store.faults
+        await session.wait_idle()
+        end = await session.host.inbox.status(receipt.message_id)
+    await watch.task
+    assert end.answer == "hello"
+    assert watch.types[-1] == "end"
 
 
 @staged
