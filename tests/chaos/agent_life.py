@@ -257,6 +257,8 @@ class Life:
         try:
             receipt = await send(text, message_id=f"p{number}")
         except LanewayError as error:
+            if error.code != "closed":
+                _log.error("message %d of %s was refused", number, name, exc_info=error)
             self.say("no", number, error.code)
         else:
             self.say("ack", number, receipt.message_id)

@@ -377,6 +377,25 @@ def test_the_limit_of_rounds_counts_those_before_the_crash() -> None:
     assert "max_tool_rounds is 3" in reasons[-1]
 
 
+@pytest.mark.parametrize("queue", [None, SessionQueueConfig()])
+def test_a_session_that_is_closed_in_the_middle_of_a_run_goes_on_when_it_is_opened_again(
+    queue: SessionQueueConfig | None,
+) -> None:
+    world, before = World(), Trade(holds=True)
+
+    async def close_it(session: AsyncSession) -> None:
+        await session.followup("go")
+        await before.reached.wait()
+
+    world.go_on(close_it, [call("pay", name="a"), call("pay", name=WAITS)], trade=before, queue_config=queue)
+    after = Trade()
+    model = world.go_on(at_rest, trade=after, queue_config=queue)
+    assert [end for _, end in statuses(model.requests[0])] == ["ok", "unknown"]
+    assert prompts(model.requests[0]) == ["go"]
+    assert (before.names(), after.names()) == (["pay a", f"pay {WAITS}"], [])
+    assert [row.state for row in world.rows("intent")] == ["done", "unknown"]
+
+
 # ---- whether to go on ----
 
 
@@ -418,6 +437,33 @@ def test_with_ask_somebody_decides_whether_it_goes_on(answer: str) -> None:
     model = world.go_on(then, [say("done")], [say("yes")], on_crash="ask")
     assert outcomes == [Outcome.SUCCEEDED if answer == "approve" else Outcome.INTERRUPTED]
     assert len(model.requests) == (2 if answer == "approve" else 1)
+
+
+def test_a_process_that_dies_while_it_asks_leaves_the_question_to_the_next_one() -> None:
+    world, _ = crashed([call("put", name=WAITS)])
+    asked: list[str] = []
+
+    async def die_asking() -> None:
+        async with world.process(ScriptedModel([]), Trade().tools(), on_crash="ask") as (session, store):
+            await session.ready()
+            await passing(100)
+            asked.extend(approval.id for approval in session.host.inbox.approvals(S))
+            store.die()
+
+    run_sim(die_asking(), seed=0)
+    after = Trade()
+
+    async def then(session: AsyncSession) -> None:
+        await passing(100)
+        [approval] = session.host.inbox.approvals(S)
+        asked.append(approval.id)
+        await session.host.inbox.approve(approval.id)
+        await at_rest(session)
+
+    model = world.go_on(then, on_crash="ask", trade=after)
+    assert len(set(asked)) == 2
+    assert after.names() == [f"put {WAITS}"]
+    assert [end for _, end in statuses(model.requests[0])] == ["ok"]
 
 
 # ---- resume_run ----
@@ -480,6 +526,21 @@ def test_resume_run_goes_on_in_a_run_of_its_own_and_the_old_one_stays_as_it_was(
     assert f"pay {WAITS}" not in after.names()
     assert prompts(model.requests[0]) == ["go"]
     assert [end for _, end in statuses(model.requests[0])][:2] == ["ok", "unknown"]
+
+
+def test_a_run_whose_tools_are_gone_can_be_resumed_and_says_so_to_the_model() -> None:
+    world, _ = crashed([call("look", name="a")], [call("pay", name=WAITS)])
+    world.go_on(at_rest, on_crash="report")
+    run_id = world.rows("round")[0].id.rpartition("/")[0]
+    texts: list[str] = []
+
+    async def then(session: AsyncSession) -> None:
+        texts.append((await session.resume_run(run_id)).text)
+
+    model = world.go_on(then, [call("pay", name="b")], [say("I cannot pay any more")], tools=["look"])
+    assert texts == ["I cannot pay any more"]
+    last = _results(model.requests[-1].conversation)[-1]
+    assert "there is no tool 'pay'" in last.output
 
 
 def test_the_run_that_goes_on_at_this_moment_cannot_be_resumed_beside_itself() -> None:
