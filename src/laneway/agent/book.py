@@ -56,7 +56,7 @@ class Book:
         self.is_loaded = False
         self._blobs: set[str] = set()  # written by this process
         self.texts: dict[str, str] = {}  # what the inbox keeps: messages by their ids, answers by their runs
-        self._unsaved: dict[str, Round | LedgerEntry | Compaction] = {}
+        self._unsaved: dict[str, tuple[Round | LedgerEntry | Compaction, StateRow]] = {}
 
     # ---- reading ----
 
@@ -215,14 +215,16 @@ class Book:
             if blob.id not in self._blobs:
                 journal.add(self.owner, blob)
         journal.touch(self.owner, Sealed(row))
-        self._unsaved[row.id] = thing
+        self._unsaved[row.id] = thing, row
         names = {blob.id for blob in blobs}
         journal.after(self.owner, lambda error: self._kept(row, names, error))
 
     def _kept(self, row: StateRow, blobs: set[str], error: Exception | None) -> None:
-        if error is None:
-            self._unsaved.pop(row.id, None)
-            self._blobs |= blobs
+        if error is not None:
+            return
+        self._blobs |= blobs
+        if row.id in self._unsaved and self._unsaved[row.id][1] is row:  # else it has changed since
+            del self._unsaved[row.id]
 
     def end_entry(self, entry: LedgerEntry, change: Change, reason: str = "") -> None:
         """Something has become of a call with side effects."""
@@ -241,7 +243,7 @@ class Book:
 
     def keep_unsaved(self) -> None:
         """Write again what the store has refused."""
-        for thing in list(self._unsaved.values()):
+        for thing, _ in list(self._unsaved.values()):
             self.keep(thing)
 
     async def committed(self) -> None:
