@@ -357,10 +357,8 @@ def settings_page() -> str:
             for field, parameter in parameters.items()
         ]
         out += [f"## {name}", doc_of(thing), table(["setting", "default", "range", "what it does"], rows)]
-    out += [
-        "Settings of one job are its [`JobOptions`](api.md#joboptions), those of an agent and its sessions "
-        "[`SessionOptions`](api.md#sessionoptions): see [build an agent](../howto/build-an-agent.md#settings)."
-    ]
+    others = "[`SessionOptions`](api.md#sessionoptions): see [build an agent](../howto/build-an-agent.md#settings)"
+    out.append(f"Settings of one job are its [`JobOptions`](api.md#joboptions), those of a session {others}.")
     return page(out)
 
 
