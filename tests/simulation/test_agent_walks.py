@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import pytest
 
 from laneway.agent.session import AsyncSession
-from laneway.dialogue import ModelRequest
+from laneway.dialogue import ModelRequest, Results
 from laneway.errors import ClosedError, LanewayError, ModelLimitedError, StoreUnavailableError
+from laneway.kernel.rounds import Round
 from laneway.mail import Mode, Outcome
 from laneway.models import ScriptedModel, call, cut, fail, say
 from laneway.models.scripted import Piece
@@ -65,12 +66,16 @@ class Walk:
         self.tasks: list[asyncio.Task[object]] = []
         self.streams: list[Watch] = []
         self.ends = 0
+        self.problems: list[AssertionError] = []
 
     # ---- the model ----
 
     async def answer(self, request: ModelRequest) -> Sequence[Piece]:
         """Say something, ask for something, or fail."""
-        check_conversation(request)
+        try:
+            check_conversation(request)
+        except AssertionError as error:  # raised here it would be a fault of the model, and be tried again
+            self.problems.append(error)
         if request.purpose != "answer":
             return [say("what was said so far")]
         self.heard += prompts(request)
@@ -102,6 +107,8 @@ class Walk:
         """Live, and be checked."""
         for life in range(lives):
             await self.live(life, is_last=life == lives - 1)
+            if self.problems:
+                raise self.problems[0]
         twice = [key for key, times in Counter(self.bench.began).items() if times > 1 and key in self.writes]
         assert twice == [], "a write ran twice"
 
@@ -210,3 +217,20 @@ def test_a_session_keeps_every_law(first: int) -> None:
     walks = [walk(seed) for seed in range(first, first + CHUNK)]
     assert sum(each.ends for each in walks) > CHUNK
     assert sum(len(each.bench.began) for each in walks) > CHUNK
+
+
+@pytest.mark.slow
+def test_a_walk_notices_results_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Round.utterances
+    monkeypatch.setattr(Round, "utterances", lambda one: [said for said in told(one) if not isinstance(said, Results)])
+    with pytest.raises(AssertionError, match="calls without results"):
+        for seed in range(CHUNK):
+            walk(seed)
+
+
+@pytest.mark.slow
+def test_a_walk_notices_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AsyncSession, "settled", lambda session, final: None)
+    with pytest.raises(TimeoutError):
+        for seed in range(CHUNK):
+            walk(seed)

@@ -97,6 +97,7 @@ class AsyncSession(DirectTools, Reports):
         self._seq = 0
         self._paused: asyncio.Future[None] | None = None
         self._run: Run | None = None
+        self._at_work: set[Run] = set()  # that one, and those that were fenced and have not ended yet
         self._runs: dict[str, Run] = {}  # by run: until the end of each is told
         self._run_of: dict[str, tuple[Run, int]] = {}  # by message: its run, and from which event on it is part of it
         self._logs: dict[str, EventLog] = {}
@@ -187,7 +188,7 @@ class AsyncSession(DirectTools, Reports):
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
         try:
-            if hasattr(self, "book"):
+            if hasattr(self, "book") and self.host.is_open:
                 await self._end_run()
         finally:
             self._end_streams()
@@ -222,16 +223,17 @@ class AsyncSession(DirectTools, Reports):
                 await inbox.cancel(self.session_id, reason, tenant=tenant)
         self.host.dismiss(self)
         self.resume()
-        if self._run is not None:
-            await self._see_off(self._run)
+        for run in list(self._at_work):
+            await self._see_off(run)
         self.book.keep_unsaved()
         with contextlib.suppress(StoreUnavailableError):  # what it refuses is found again when the session is opened
             await self.book.committed()
 
     async def _see_off(self, run: Run) -> None:
         """Give a run its grace; a tool that may not be interrupted and does not end is ended all the same."""
+        grace_ms = self.host.inbox.engine.kernel.grace_ms if run is self._run else 0
         try:
-            async with asyncio.timeout(self.host.inbox.engine.kernel.grace_ms / 1000):
+            async with asyncio.timeout(grace_ms / 1000):
                 await run.ended.wait()
         except TimeoutError:
             run.calls.abort()
@@ -422,10 +424,13 @@ class AsyncSession(DirectTools, Reports):
         """Run one turn: the inbox calls this."""
         run = Run(self, turn)
         self._run = run
+        self._at_work.add(run)
         try:
             return await run.go()
         finally:
-            self._run = None
+            if self._run is run:  # else it was fenced, and another one has its place
+                self._run = None
+            self._at_work.discard(run)
             run.ended.set()
 
     def begin_run(self, run: Run) -> None:

@@ -195,7 +195,7 @@ class Arrivals(ABC):
             rows = await self.store.find(lookups) if lookups else []
             seen = {id(arrival): row for arrival, row in zip(asked, rows, strict=True) if row is not None}
         except LanewayError as failure:
-            error = failure
+            error = failure if self.is_open else ClosedError(opened=True, what="inbox")
         except Exception as failure:  # noqa: BLE001 - a store may raise anything; those who wait are told
             error = StoreUnavailableError(f"the store failed: {describe(failure)}")
         except asyncio.CancelledError:
