@@ -295,7 +295,7 @@ async def test_nothing_is_kept_of_runs_that_have_ended_and_closing_leaves_nothin
     assert isinstance(loop, SimLoop)
     bench, model = Bench(), busy_model()
     async with opened(model, bench, queue=queue) as session:
-        for number in range(5):
+        for number in range(2):
             modes = ("followup", "steer", "interrupt", "reject")
             sends = [session.send(f"{mode} {number}", mode=mode) for mode in modes]
             await asyncio.gather(*sends, return_exceptions=True)
@@ -505,10 +505,10 @@ async def test_two_sessions_of_one_agent_do_not_disturb_each_other(queue: bool) 
 async def test_many_sessions_share_one_model_and_none_hears_of_another() -> None:
     model = ScriptedModel()
     async with agent_of(model) as agent:
-        sessions = [session_of(agent, queue=number % 2 == 0) for number in range(20)]
+        sessions = [session_of(agent, queue=number % 2 == 0) for number in range(8)]
         results = await asyncio.gather(*(session.send(f"I am {n}") for n, session in enumerate(sessions)))
         more = await asyncio.gather(*(session.send("and now?") for session in sessions))
-    assert [result.text for result in results] == [f"You said: I am {n}" for n in range(20)]
+    assert [result.text for result in results] == [f"You said: I am {n}" for n in range(8)]
     assert {result.text for result in more} == {"You said: and now?"}
     for request in model.requests:
         assert len({text for text in prompts(request) if text.startswith("I am")}) == 1
