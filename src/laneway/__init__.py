@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         StoreUnavailableError,
         StoreVersionError,
         ToolArgumentsError,
+        ToolFailedError,
         UnavailableError,
         UnknownHandlerError,
         UnknownJobError,
@@ -319,6 +320,7 @@ __all__ = (
     "ToolArgumentsError",
     "ToolCall",
     "ToolContext",
+    "ToolFailedError",
     "ToolOutput",
     "ToolResult",
     "ToolSpec",
@@ -357,7 +359,7 @@ _HOMES = {
             "ModelError ModelLimitedError ModelUnavailableError PermissionDeniedError PromptTooLongError "
             "RealModelForbiddenError "
             "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
-            "StoreVersionError ToolArgumentsError UnavailableError UnknownHandlerError UnknownJobError "
+            "StoreVersionError ToolArgumentsError ToolFailedError UnavailableError UnknownHandlerError UnknownJobError "
             "UnknownLaneError UnknownMessageError UnknownRunError UnknownStoreError UnstorableError UsageError "
             "WaitTimeoutError WrongThreadError"
         ),

@@ -43,6 +43,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ JobAbortedError        its AbortSignal fired
 │  ├─ JobTimeoutError        it ran longer than timeout_ms
 │  ├─ WaitTimeoutError       it waited longer than wait_timeout_ms
+│  ├─ ToolFailedError        a tool that was called by the host says no
 │  └─ RunFailedError         a run of an agent ended without an answer
 │     └─ RunCancelledError   somebody ended it
 └─ InternalError             our bug
@@ -96,6 +97,7 @@ __all__ = (
     "StoreUnavailableError",
     "StoreVersionError",
     "ToolArgumentsError",
+    "ToolFailedError",
     "UnavailableError",
     "UnknownHandlerError",
     "UnknownJobError",
@@ -517,6 +519,16 @@ class WaitTimeoutError(JobFailedError):
     """The job waited longer than its wait_timeout_ms and never started."""
 
     code = "wait_timeout"
+
+
+class ToolFailedError(JobFailedError):
+    """A tool that the host called itself has answered with an error; the message is what it said."""
+
+    code = "tool_failed"
+
+    def __init__(self, message: str, *, tool: str) -> None:
+        super().__init__(message, job_id=tool, reason=message)
+        self.tool = tool
 
 
 class RunFailedError(JobFailedError):

@@ -8,7 +8,7 @@ nearest known one. The small ones are frozen records.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
@@ -308,9 +308,9 @@ class PermissionPolicy:
     `enabled=False` is the same as no policy: reads are made, everything else asks.
     """
 
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    ask: tuple[str, ...] = ()
+    allow: Sequence[str] = ()
+    deny: Sequence[str] = ()
+    ask: Sequence[str] = ()
     default_decision: str = "ask"
     enabled: bool = True
 
@@ -677,7 +677,8 @@ class SessionOptions(Checked):
     Of the run: `max_tool_rounds` (50), `max_calls_per_answer` (64), `max_execution_time_ms`, `tool_timeout_ms`,
     `output_max` (30,000 characters of a tool's output are shown to the model). Of the session: `session_store`,
     `session_id`, `mode` (what a message does while the session is busy), `on_crash` (`resume`, `report` or `ask`).
-    `tenant_id`, `principal`, `agent_template_id` and `correlation_id` are labels that Laneway keeps and never reads.
+    `tenant_id` is whose session it is: the same `session_id` of another tenant is another session. `principal`,
+    `agent_template_id` and `correlation_id` are labels that Laneway never reads.
     """
 
     model: Any = None

@@ -75,7 +75,14 @@ def test_the_tree_is_the_one_in_the_design() -> None:
     assert usage <= {cls.__name__ for cls in UsageError.__subclasses__()}
     conflict = {"InvalidTransitionError", "DuplicateJobError", "LaneFullError", "DrainingError", "ClosedError"}
     assert conflict <= {cls.__name__ for cls in ConflictError.__subclasses__()}
-    ends = ["JobAbortedError", "JobCancelledError", "JobTimeoutError", "RunFailedError", "WaitTimeoutError"]
+    ends = [
+        "JobAbortedError",
+        "JobCancelledError",
+        "JobTimeoutError",
+        "RunFailedError",
+        "ToolFailedError",
+        "WaitTimeoutError",
+    ]
     assert sorted(cls.__name__ for cls in JobFailedError.__subclasses__()) == ends
     assert [cls.__name__ for end in JobFailedError.__subclasses__() for cls in end.__subclasses__()] == [
         "RunCancelledError"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import importlib.util
 import os
 import secrets
 import shutil
@@ -49,7 +51,7 @@ class AsyncAgent:
         **options: Any,
     ) -> None:
         self._env = host or HostEnv()
-        self._tools = tuple(tools)
+        self._tools = tuple(tools.values() if isinstance(tools, Mapping) else tools)
         self._builtin = builtin_tools if isinstance(builtin_tools, bool) else tuple(builtin_tools)
         self._providers = dict(providers or {})
         self.options = SessionOptions(
@@ -136,6 +138,9 @@ class AsyncAgent:
     def _toolbox(self, options: SessionOptions, effects: Mapping[str, Any]) -> Mapping[str, Tool]:
         from laneway.tools import Toolbox
 
+        if importlib.util.find_spec("pydantic") is None:
+            hint = "pip install laneway[agent]"
+            raise ConfigError("an agent needs the extra `agent`: pydantic is not installed", setting="tools", hint=hint)
         given = Toolbox(self._tools if options.tools is None else tuple(options.tools))
         builtin = [tool for tool in self._builtin_tools() if tool.spec.name not in given]
         box = Toolbox([*builtin, *given.values()])
@@ -147,8 +152,15 @@ class AsyncAgent:
             return []
         from laneway.tools import builtin_tools
 
-        everything = builtin_tools()
-        return everything if isinstance(wanted, bool) else [tool for tool in everything if tool.spec.name in wanted]
+        everything = {tool.spec.name: tool for tool in builtin_tools()}
+        if isinstance(wanted, bool):
+            return list(everything.values())
+        for name in wanted:
+            if name not in everything:
+                close = difflib.get_close_matches(str(name), everything, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(everything)}"
+                raise ConfigError(f"there is no built-in tool {name!r}", setting="tools", value=name, hint=hint)
+        return [everything[name] for name in dict.fromkeys(wanted)]
 
     # ---- closing ----
 
@@ -171,8 +183,12 @@ class AsyncAgent:
     async def close(self) -> None:
         """Close every session."""
         self._closed = True
+        problems: list[Exception] = []
         for session in list(self._sessions):
-            await session.close()
+            try:
+                await session.close()
+            except Exception as error:  # noqa: BLE001 - the others are closed all the same
+                problems.append(error)
         for task in list(self._tasks):
             task.cancel()
         for model in self._models.values():
@@ -180,6 +196,8 @@ class AsyncAgent:
         self._models.clear()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
+        if problems:
+            raise problems[0]
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from laneway.agent.tool_calls import within
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json
-from laneway.errors import PermissionDeniedError, UsageError
+from laneway.errors import PermissionDeniedError, ToolFailedError, UsageError
 from laneway.kernel.permissions import Verdict, decide
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class DirectTools:
 
     async def _text(self, name: str, **arguments: Any) -> str:
         output = await self.tool(name, {key: value for key, value in arguments.items() if value is not None})
+        if output.is_error and output.exit_code is None:
+            raise ToolFailedError(output.text, tool=name)
         return output.text
 
     async def read_file(self, path: str, offset: int | None = None, limit: int | None = None) -> str:
@@ -118,7 +120,7 @@ class DirectTools:
         return await self._text("grep", pattern=pattern, path=path, glob=glob)
 
     async def bash(self, command: str, timeout_ms: int | None = None, working_dir: str | None = None) -> str:
-        """The tool `bash`."""
+        """The tool `bash`: what it printed, whatever its exit code; `tool("bash", …)` has that, too."""
         return await self._text("bash", command=command, timeout_ms=timeout_ms, working_dir=working_dir)
 
     # ---- the lanes ----

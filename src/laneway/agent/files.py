@@ -36,15 +36,11 @@ def _builtin(settings: AgentSettings) -> tuple[str, ...]:
     from laneway.tools import builtin_tools
 
     known = [tool.spec.name for tool in builtin_tools()]
-    wanted = known if settings.tools is None else list(settings.tools)
-    for name in (*wanted, *settings.disabled_tools):
+    for name in settings.disabled_tools:
         if name not in known:
-            raise ConfigError(
-                f"there is no built-in tool {name!r}",
-                setting="tools",
-                value=name,
-                hint=f"there are: {', '.join(known)}",
-            )
+            hint = f"there are: {', '.join(known)}"
+            raise ConfigError(f"there is no built-in tool {name!r}", setting="disabled_tools", value=name, hint=hint)
+    wanted = known if settings.tools is None else list(settings.tools)
     return tuple(name for name in wanted if name not in settings.disabled_tools)
 
 

@@ -130,7 +130,8 @@ class Host:
         try:
             if self._opening is not None:
                 await asyncio.gather(self._opening, return_exceptions=True)
-            await self.inbox.close()
+            if self.is_open:
+                await self.inbox.close()
         finally:
             _forget(self)
 

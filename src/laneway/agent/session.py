@@ -33,12 +33,11 @@ from laneway.errors import (
     LanewayError,
     RunCancelledError,
     RunFailedError,
-    StoreUnavailableError,
     UnknownRunError,
     UsageError,
 )
 from laneway.kernel.rounds import RoundState
-from laneway.mail import Final, MessageKind, MessageState, Mode, Outcome, Receipt
+from laneway.mail import Approval, Final, MessageKind, MessageState, Mode, Outcome, Receipt
 from laneway.rows import Owner
 from laneway.tools.lanes import QUERY, lane_of
 
@@ -213,21 +212,25 @@ class AsyncSession(DirectTools, Reports):
 
     async def _end_run(self) -> None:
         """End what runs. What a store keeps goes on when the session is opened again; without one it ends here."""
-        inbox, tenant, reason = self.host.inbox, self.owner.tenant, "the session was closed"
         self.host.unuse(self)
         if self._store is None:
-            for each in inbox.pending(self.session_id, tenant=tenant):
-                with contextlib.suppress(LanewayError):  # it has begun meanwhile, or has ended
-                    await inbox.withdraw(each.id, reason)
-            with contextlib.suppress(LanewayError):
-                await inbox.cancel(self.session_id, reason, tenant=tenant)
+            await self._withdraw_all("the session was closed")
         self.host.dismiss(self)
         self.resume()
         for run in list(self._at_work):
             await self._see_off(run)
         self.book.keep_unsaved()
-        with contextlib.suppress(StoreUnavailableError):  # what it refuses is found again when the session is opened
+        with contextlib.suppress(LanewayError):  # what a store refuses is found again when the session is opened
             await self.book.committed()
+
+    async def _withdraw_all(self, reason: str) -> None:
+        """Nothing that waits here will ever run."""
+        inbox, tenant = self.host.inbox, self.owner.tenant
+        with contextlib.suppress(LanewayError):
+            for each in inbox.pending(self.session_id, tenant=tenant):
+                with contextlib.suppress(LanewayError):  # it has begun meanwhile, or has ended
+                    await inbox.withdraw(each.id, reason)
+            await inbox.cancel(self.session_id, reason, tenant=tenant)
 
     async def _see_off(self, run: Run) -> None:
         """Give a run its grace; a tool that may not be interrupted and does not end is ended all the same."""
@@ -417,6 +420,23 @@ class AsyncSession(DirectTools, Reports):
         """Wait while the session is paused."""
         while self._paused is not None:
             await asyncio.shield(self._paused)
+
+    # ---- approvals ----
+
+    async def approvals(self) -> list[Approval]:
+        """What waits for an approval here, such as going on after a crash with `on_crash="ask"`."""
+        await self.ready()
+        return self.host.inbox.approvals(self.session_id, tenant=self.owner.tenant)
+
+    async def approve(self, approval_id: str, *, by: str = "host") -> bool:
+        """Say yes to a request. False: it is not pending (any more)."""
+        await self.ready()
+        return await self.host.inbox.approve(approval_id, by=by)
+
+    async def deny(self, approval_id: str, reason: str = "", *, by: str = "host") -> bool:
+        """Say no to a request. False: it is not pending (any more)."""
+        await self.ready()
+        return await self.host.inbox.deny(approval_id, reason, by=by)
 
     # ---- runs ----
 
@@ -645,7 +665,8 @@ def _errand(turn: Turn, name: str) -> Any:
 
 def _error_of(final: Final) -> LanewayError:
     """The error of a message that got no answer."""
-    what = f"message {final.message_id} was {final.disposition}"
+    ran = final.disposition in (MessageState.RAN, MessageState.MERGED, MessageState.STEERED)
+    what = "the run was ended" if ran else f"message {final.message_id} was {final.disposition}"
     facts: dict[str, Any] = {"run_id": final.turn_id or "", "reason": final.reason}
     if final.outcome is Outcome.INTERRUPTED or final.disposition is not MessageState.RAN:
         return RunCancelledError(f"{what}: {final.reason}", **facts)

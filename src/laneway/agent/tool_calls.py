@@ -30,7 +30,15 @@ from laneway.errors import (
     describe,
     text_of,
 )
-from laneway.kernel.ledger import OUTCOMES, Change, LedgerEntry, LedgerState, arguments_digest, key_of
+from laneway.kernel.ledger import (
+    LEDGER_TRANSITIONS,
+    OUTCOMES,
+    Change,
+    LedgerEntry,
+    LedgerState,
+    arguments_digest,
+    key_of,
+)
 from laneway.kernel.permissions import Verdict, decide
 from laneway.records import Effect
 
@@ -270,8 +278,10 @@ class CallMaker:
             return
         one = self._run.machine.round
         assert one is not None
-        if each.entry.state is LedgerState.INTENDED:
-            self._run.book.end_entry(each.entry, OUTCOMES.get(result.status, Change.SUCCEED), _reason_of(result))
+        entry = self._run.book.entries.get(each.entry.key, each.entry)
+        change = OUTCOMES.get(result.status, Change.SUCCEED)
+        if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
+            self._run.book.end_entry(entry, change, _reason_of(result))
         self._run.book.keep(one)
         self._run.after_commit(functools.partial(self.tell_end, result, took))
 
@@ -332,9 +342,21 @@ class CallMaker:
             if each.job is not None and not each.job.done() and (each.spec.interruptible or each.began_ms < 0):
                 each.cut = "the run was ended"
                 each.job.cancel(each.cut)
-        while self._live:
-            with contextlib.suppress(asyncio.CancelledError):  # whoever cannot wait fences the turn
-                await self._ended(launched)
+        grace_s = self._session.host.inbox.engine.kernel.grace_ms / 1000
+        fence = self._run.loop.call_later(grace_s, self._lose_live)
+        try:
+            while self._live:
+                with contextlib.suppress(asyncio.CancelledError):  # whoever cannot wait fences the turn
+                    await self._ended(launched)
+        finally:
+            fence.cancel()
+
+    def _lose_live(self) -> None:
+        """The turn is fenced, and these calls still run: nobody knows what will become of them."""
+        for each in self._live.values():
+            entry = each.entry and self._run.book.entries.get(each.entry.key)
+            if entry and entry.state is LedgerState.INTENDED:
+                self._run.book.end_entry(entry, Change.LOSE, "its run was ended, and it goes on")
 
     def abort(self) -> None:
         """End every call that runs, whatever it says of itself: the process wants to end."""

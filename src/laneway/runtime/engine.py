@@ -83,6 +83,7 @@ class Engine:
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._in_threads: set[asyncio.Task[Any]] = set()  # tasks that wait for a thread, the abandoned ones included
+        self._busy: set[Callable[[], Any]] = set()  # what threads run now, whoever still waits for it
         self._unbegun: set[asyncio.Task[None]] = set()  # tasks that were cancelled before their first step
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
@@ -500,8 +501,16 @@ class Engine:
         task = asyncio.current_task()
         assert task is not None
         self._in_threads.add(task)
+
+        def counted() -> Any:
+            self._busy.add(counted)
+            try:
+                return call()
+            finally:
+                self._busy.discard(counted)
+
         try:
-            return await self.loop.run_in_executor(self._pool, call)
+            return await self.loop.run_in_executor(self._pool, counted)
         finally:
             self._in_threads.discard(task)
 
@@ -766,7 +775,8 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         if self._pool is not None:
-            self._pool.shutdown(wait=not in_threads, cancel_futures=True)
+            # Whoever was cancelled does not wait for its thread any more, but the thread may wait for this very loop.
+            self._pool.shutdown(wait=not in_threads and not self._busy, cancel_futures=True)
         while self._waits:
             _, waiter = self._waits.popitem()
             if not waiter.done():

@@ -432,8 +432,10 @@ class MailEngine(Errands):
             self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or text_of(signal))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is the outcome of its turn
             # As text: what an error says may be anything, and a log that chokes on it helps nobody.
-            trace = text_of("".join(traceback.format_exception(error)))
-            _log.warning("a turn of %r failed: %s\n%s", owner.session, describe(error), trace)
+            # What Laneway itself says is told to whoever waits; the place in the code helps with other errors only.
+            expected = isinstance(error, LanewayError)
+            trace = "" if expected else "\n" + text_of("".join(traceback.format_exception(error)))
+            _log.warning("a turn of %r failed: %s%s", owner.session, describe(error), trace)
             self._end(turn, TurnState.FAILED, None, describe(error))
         except BaseException as error:
             self._end(turn, TurnState.FAILED, None, describe(error))

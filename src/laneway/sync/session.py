@@ -166,6 +166,12 @@ class Session(Twin[AsyncSession]):
     ledger = awaited(AsyncSession.ledger)
     settle = awaited(AsyncSession.settle)
 
+    # ---- approvals ----
+
+    approvals = awaited(AsyncSession.approvals)
+    approve = awaited(AsyncSession.approve)
+    deny = awaited(AsyncSession.deny)
+
     # ---- the queue ----
 
     has_queue = on_loop(AsyncSession.has_queue)
