@@ -39,7 +39,7 @@ from laneway.dialogue import (
     ToolOutput,
     Utterance,
 )
-from laneway.errors import ModelLimitedError
+from laneway.errors import ModelLimitedError, StoreUnavailableError
 from laneway.options import PermissionPolicy, SessionQueueConfig
 from laneway.rows import Batch, BatchResult, MessageRow, StateRow
 from laneway.stores import sqlite_writer
@@ -438,8 +438,13 @@ async def send_all(session: AsyncSession, scene: Scene, killer: Killer) -> None:
     have = {row.platform_id for row in known}
     killer.reach("submit:before")
     for text in scene.messages:
-        if f"p-{text}" not in have:
-            await session.followup(text, message_id=f"p-{text}")
+        while f"p-{text}" not in have:
+            try:
+                await session.followup(text, message_id=f"p-{text}")
+            except StoreUnavailableError:  # the disk is full: nothing was accepted
+                await asyncio.sleep(0.05)
+            else:
+                have.add(f"p-{text}")
     killer.reach("submit:after")
 
 

@@ -108,7 +108,6 @@ class AgentWorld:
         self._reports = self.answers.first
         self._quota = 0
         self._is_answered = False
-        self._is_closing = False
 
     def run(self) -> None:
         """Kill as often as wanted, let it come to rest, and look at it once more after a restart."""
@@ -121,7 +120,6 @@ class AgentWorld:
 
     def _begin(self, fuse: int = 0) -> Process:
         self.answers.lives += 1
-        self._is_closing = False
         options = AgentLifeOptions(
             folder=self._options.folder,
             number=self.answers.lives,
@@ -151,7 +149,6 @@ class AgentWorld:
     def _close(self) -> None:
         process = self._begin()
         self._feed(process, lambda: process.is_over, self._random.uniform(0.1, 0.4))
-        self._is_closing = True
         process.send("close")
         self._listen(process, lambda: process.is_over, self._random.choice((0.002, 0.01, 0.05)))
         self._kill(process, "close")
@@ -162,7 +159,6 @@ class AgentWorld:
         self._end(process)
 
     def _end(self, process: Process) -> None:
-        self._is_closing = True
         process.send("close")
         self._listen(process, lambda: process.is_over, CLOSED_S)
         if not process.is_over:
@@ -208,7 +204,7 @@ class AgentWorld:
                 case "ack":
                     self.answers.acks[facts[0]] = facts[1]
                     del self._flying[facts[0]]
-                case "no" if facts[1] == "closed" or (facts[1] == "store_unavailable" and self._is_closing):
+                case "no" if facts[1] == "closed":
                     pass  # it is sent to the next one
                 case "final":
                     self.answers.finals[facts[0]] = Ended(*facts[1:])
