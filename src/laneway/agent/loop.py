@@ -365,7 +365,7 @@ class Run:
         if not wanted or not window or self._tokens() <= window * settings.auto_compact_threshold:
             return
         try:
-            self._cannot_compact = not await self._compact()
+            await self._compact()
         except (ModelError, ModelUnavailableError) as error:  # the model may still take it as it is
             self._cannot_compact = True
             _log.warning("the conversation of %r could not be compacted: %s", self.session.session_id, error)
@@ -398,6 +398,7 @@ class Run:
         finally:
             self._phase(TurnState.THINKING)
         if not answer.text.strip():
+            self._cannot_compact = True  # not with this model
             return False
         compaction = Compaction(
             conversation=conversation,
