@@ -166,6 +166,10 @@ class TurnMachine:
         """The run is ended here: open calls get these results. The rounds that have to be written down."""
         for result in results:
             self.result(result)
+        last = self.round
+        if last is not None and last.state is RoundState.FINAL and not last.seq:
+            last.answer = Answer()  # nobody has heard it, and nobody will; what was asked stays
+            last.state = RoundState.ACTING
         changed = [one for one in self.rounds if one.state is RoundState.ACTING]
         for one in changed:
             one.state = RoundState.DONE if self._said else RoundState.CUT

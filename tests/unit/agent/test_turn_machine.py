@@ -228,11 +228,20 @@ def test_a_cut_after_a_steer_keeps_both_the_round_and_what_was_said() -> None:
     assert changed[-1].prompts == (Prompt(text="rather"),)
 
 
-def test_a_cut_of_a_run_that_has_answered_changes_nothing() -> None:
+def test_a_cut_of_a_run_whose_answer_is_written_changes_nothing() -> None:
     run = machine()
     one = run.answered(Answer(text="hello"))
+    one.seq = 7
     assert run.cut([]) == []
     assert one.state is RoundState.FINAL
+
+
+def test_an_answer_that_was_cut_before_anybody_heard_it_is_no_part_of_the_conversation() -> None:
+    run = machine()
+    run.say([Prompt(text="go")], ["m1"])
+    one = run.answered(Answer(text="hello"))
+    assert run.cut([]) == [one]
+    assert (one.state, one.utterances()) == (RoundState.CUT, [Prompt(text="go")])
 
 
 def test_a_cut_run_that_is_to_be_forgotten_is_forgotten_from_its_first_round_on() -> None:
