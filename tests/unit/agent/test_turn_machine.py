@@ -238,7 +238,6 @@ def test_a_cut_of_a_run_whose_answer_is_written_changes_nothing() -> None:
 
 def test_an_answer_that_was_cut_before_anybody_heard_it_is_no_part_of_the_conversation() -> None:
     run = machine()
-    run.say([Prompt(text="go")], ["m1"])
     one = run.answered(Answer(text="hello"))
     assert run.cut([]) == [one]
     assert (one.state, one.utterances()) == (RoundState.CUT, [Prompt(text="go")])
