@@ -5,6 +5,7 @@ The host is its own approver: what its policy denies is refused, what would have
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -50,11 +51,13 @@ class DirectTools:
         await self.ready()
         tool, checked = self._checked(name, arguments or {})
         lane = self.lane_of(tool.spec)
+        attempt = functools.partial(self._call, tool, checked)
+        limit = tool.spec.timeout_ms or self.settings.tool_timeout_ms
         if self.lanes is None:
-            return await within(self._call(tool, checked, 1), tool.spec.timeout_ms or self.settings.tool_timeout_ms)
+            return await within(attempt, limit)
         job = self.lanes.submit_tool(
-            tool.spec,
-            lambda attempt: self._call(tool, checked, attempt),
+            replace(tool.spec, timeout_ms=limit),
+            attempt,
             lane=lane,
             payload={"tool": name, "arguments": checked},
             label=name,

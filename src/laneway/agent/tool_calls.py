@@ -152,7 +152,7 @@ class CallMaker:
             payload = {"tool": each.call.name, "arguments": each.arguments, "call_id": each.call.id}
             spec = replace(each.spec, timeout_ms=limit)
             return lanes.submit_tool(spec, execute, lane=lane, payload=payload, label=each.call.name)
-        return self._run.loop.create_task(within(execute(1), limit), name=f"laneway-tool {each.call.name}")
+        return self._run.loop.create_task(within(execute, limit), name=f"laneway-tool {each.call.name}")
 
     def _denial(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         """Why a call may not be made; empty if it may."""
@@ -378,13 +378,13 @@ class CallMaker:
             return None
 
 
-async def within(work: Awaitable[ToolOutput], limit_ms: int | None) -> ToolOutput:
-    """Do it, and give up after the limit."""
+async def within(work: Callable[[int], Awaitable[ToolOutput]], limit_ms: int | None) -> ToolOutput:
+    """Make the one attempt there is without lanes, and give up after the limit."""
     if limit_ms is None:
-        return await work
+        return await work(1)
     try:
         async with asyncio.timeout(limit_ms / 1000) as limit:
-            return await work
+            return await work(1)
     except TimeoutError:
         if limit.expired():
             raise TimeoutError(f"it ran longer than {limit_ms} ms") from None
