@@ -303,12 +303,12 @@ def test_an_interrupt_inside_a_job_ends_the_program() -> None:
 def test_work_grows_no_faster_than_n_log_n_on_a_real_loop() -> None:
     async def drain(jobs: int) -> float:
         async with Lanes({"one": LaneConfig(alert_warning=None, alert_critical=None), "two": 4}) as lanes:
-            begin = time.perf_counter()
+            begin = time.process_time()  # of this process alone: whoever else is busy does not count
             made = [lanes.submit(("one", "two")[n % 2], asyncio.sleep, 0) for n in range(jobs)]
             for job in made[::5]:
                 job.cancel()
             await lanes.drain()
-            return time.perf_counter() - begin
+            return time.process_time() - begin
 
     def best(jobs: int) -> float:
         return min(asyncio.run(drain(jobs)) for _ in range(3))

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command
-from bench import durable, measures, report
+from bench import agents, durable, measures, report
+from bench.agent_workloads import AGENT_WORKLOADS
 from bench.catalogue import MEASURES, WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, take_sample
@@ -141,8 +142,8 @@ def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[st
 
 
 def test_workloads_have_names_of_their_own() -> None:
-    assert len(WORKLOADS) == len(LANES_WORKLOADS) + len(DURABLE_WORKLOADS)
-    assert len(MEASURES) == len(measures.MEASURES) + len(durable.MEASURES)
+    assert len(WORKLOADS) == len(LANES_WORKLOADS) + len(DURABLE_WORKLOADS) + len(AGENT_WORKLOADS)
+    assert len(MEASURES) == len(measures.MEASURES) + len(durable.MEASURES) + len(agents.MEASURES)
 
 
 def test_of_rates_the_highest_counts() -> None:
