@@ -7,6 +7,7 @@ lives on as soon as the store does, and another process finds what this one reme
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import tempfile
@@ -18,15 +19,21 @@ import pytest
 
 from laneway.agent import AsyncAgent
 from laneway.agent.session import AsyncSession
+from laneway.dialogue import ModelRequest, ToolContext
 from laneway.errors import LanewayError, StoreCorruptError, StoreUnavailableError
 from laneway.models import ScriptedModel, call, say
+from laneway.models.scripted import Piece
+from laneway.options import SessionQueueConfig
 from laneway.rows import Batch, BatchResult, StateKey, StateRow
+from laneway.sim.loop import run_sim
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from laneway.system import HostEnv, SequentialIdGenerator
 from laneway.testing import LoopClock
 from laneway.testing.faults import FaultyStore
 from laneway.tools import FunctionTool
-from tests.agent_stage import ALLOW, check_model, results, statuses
+from tests.agent_stage import ALLOW, check_conversation, check_model, results, statuses
+from tests.chaos.agent_life import EFFECTS, plans_in
+from tests.durable_stage import Mortal
 from tests.inbox_stage import staged
 from tests.stage import passing
 
@@ -299,3 +306,124 @@ async def test_a_session_whose_checkpoint_was_repaired_lives_on() -> None:
         damage(disk, "round", lambda _: good[StateKey("round", row_id)])
         assert (await session.send("three")).text == "back"
     check_model(second.model)
+
+
+# ---- a process that dies at every commit, and the next one, too ----
+
+WANTED = ("#1 look,put|pay,put", "#2 pay|look", "#3 put,pay")
+"""What messages want, as the chaos says it: the last one is steered in."""
+
+
+class Witnessed:
+    """Every life of one world: what its tools did, and what its models were told."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.effects: dict[str, list[str]] = {}
+        self.life = 0
+        self.commits = 0
+
+    async def live(self, *, lives: int = 0, before: bool = True, queue: bool = False) -> list[Any]:
+        """Open the session, send what is not there, and rest or die at a commit; the conversation."""
+        self.life += 1
+        store = Mortal(self.disk, lives=lives, before=before)
+        model = ScriptedModel([self._answer] * 1_000)
+        self._ids = itertools.count(1)
+        host = HostEnv(clock=LoopClock(), ids=SequentialIdGenerator(f"life{self.life}-"), random=random.Random(0))
+        tools = [self._tool(kind, effect) for kind, effect in EFFECTS.items()]
+        agent = AsyncAgent(model=model, tools=tools, builtin_tools=False, permission_policy=ALLOW, host=host)
+        session = agent.session(
+            tempfile.gettempdir(),
+            session_id=S,
+            session_store=store,
+            queue_config=SessionQueueConfig() if queue else None,
+        )
+        resting = asyncio.get_running_loop().create_task(self._rest(session))
+        dying = asyncio.get_running_loop().create_task(store.died.wait())
+        await asyncio.wait([resting, dying], return_when=asyncio.FIRST_COMPLETED)
+        for request in model.requests:
+            check_conversation(request)
+        if store.died.is_set():
+            return []
+        history = await resting
+        dying.cancel()
+        await agent.close()
+        self.commits = store.commits
+        return history
+
+    async def _rest(self, session: AsyncSession) -> list[Any]:
+        await session.ready()
+        inbox = session.host.inbox
+        for text in WANTED:
+            mode = "steer" if text is WANTED[-1] else "followup"
+            await inbox.submit(S, text, mode=mode, message_id=text)
+        for row in await inbox.engine.store.history.messages(session.owner):
+            final = await inbox.wait(row.id)
+            assert final.outcome == "succeeded", final
+        assert {entry.state for entry in await session.ledger()} <= {"done", "unknown", "failed"}
+        return await session.history()
+
+    def _answer(self, request: ModelRequest) -> list[Piece]:
+        wanted, ended = plans_in(request.conversation)
+        for rounds in wanted.values():
+            for names in rounds:
+                left = [name for name in names if ended.get(name, "skipped") in ("skipped", "cancelled")]
+                if left:
+                    ids = (f"life{self.life}-{next(self._ids)}" for _ in left)
+                    made = zip(left, ids, strict=True)
+                    return [call(name.split()[0], name=name).with_id(call_id) for name, call_id in made]
+        return [say("done")]
+
+    def _tool(self, kind: str, effect: str) -> FunctionTool[Any, Any]:
+        async def run(name: str, context: ToolContext) -> str:
+            await asyncio.sleep(0)
+            self.effects.setdefault(name, []).append(context.key)
+            await asyncio.sleep(0)
+            return f"{name} is done"
+
+        return FunctionTool(run, name=kind, description=kind, effect=effect, parallel=kind == "put")
+
+    def check(self, history: list[Any]) -> None:
+        """Every call was asked for, and what the model was told of it is what happened."""
+        _, ended = plans_in(history)
+        assert len(ended) == 8
+        for name, status in ended.items():
+            made = self.effects.get(name, [])
+            if name.startswith("pay"):
+                assert len(made) <= 1, f"{name}: {made}"
+            if name.startswith("put"):
+                assert len(set(made)) <= 1, f"{name}: {made}"
+                assert status == "ok", f"{name} can be made again, and is {status}"
+            assert status == "unknown" or (status == "ok" and made), f"{name} is {status}: {made}"
+
+
+def whole_world(*deaths: tuple[int, bool], queue: bool, seed: int) -> int:
+    """Live once for each death, once to the end, and once more to look; how many commits the whole way takes."""
+    world = Witnessed()
+    for lives, before in deaths:
+        run_sim(world.live(lives=lives, before=before, queue=queue), seed=seed)
+    history = run_sim(world.live(queue=queue), seed=seed)
+    world.check(history)
+    commits = world.commits
+    assert run_sim(world.live(queue=queue), seed=seed) == history
+    return commits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queue", [False, True])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_process_may_die_at_any_commit(before: bool, queue: bool) -> None:
+    commits = whole_world(queue=queue, seed=1)
+    assert commits > 10
+    for number in range(1, commits + 1):
+        whole_world((number, before), queue=queue, seed=number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queue", [False, True])
+@pytest.mark.parametrize("second", [1, 2, 3, 5, 8])
+def test_a_process_may_die_while_it_goes_on_for_one_that_died(second: int, queue: bool) -> None:
+    commits = whole_world(queue=queue, seed=1)
+    for number in range(2, commits, 4):
+        whole_world((number, False), (second, second % 2 == 0), queue=queue, seed=number)
+    assert commits > 10
