@@ -26,7 +26,7 @@ def agent_in(folder: Path, answer: list[Any]) -> AsyncAgent:
             os.kill(os.getpid(), signal.SIGKILL)
         return f"paid {bill}"
 
-    policy = PermissionPolicy(allow=("pay",))
+    policy = PermissionPolicy(allow=["pay"])
     store = FileSessionStore(folder / "sessions")
     return AsyncAgent(ScriptedModel([answer]), tools=[pay], permission_policy=policy, session_store=store)
 
