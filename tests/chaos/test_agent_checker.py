@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from laneway.dialogue import Answer, Prompt, Results, ResultStatus, ToolCall, ToolResult
+from tests.chaos.__main__ import parse
 from tests.chaos.agent_checker import AgentAccount, AgentEvidence, AgentVerdict, judge_agents, read_account
 from tests.chaos.agent_life import MEMORY, plans_in
 from tests.chaos.agent_scene import problems_of
@@ -243,3 +244,20 @@ def test_what_messages_want_is_read_from_the_conversation_and_from_a_summary() -
     assert ended == {"pay 1.0.0": "unknown"}
     summary = Prompt(role="system", text=f"[Summary]\n{MEMORY}{json.dumps([wanted, ended])}")
     assert plans_in([summary]) == (wanted, ended)
+
+
+# ---- the command line ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kills"),
+    [
+        ([], (2_000, 500)),
+        (["--kills", "30"], (30, 0)),
+        (["--agent-kills", "30"], (0, 30)),
+        (["--kills", "10", "--agent-kills", "5"], (10, 5)),
+    ],
+)
+def test_both_are_killed_unless_one_is_named(arguments: list[str], kills: tuple[int, int]) -> None:
+    options = parse(arguments)
+    assert (options.kills, options.agent_kills) == kills
