@@ -197,8 +197,12 @@ class CallMaker:
         token = INSIDE.set((*INSIDE.get(), self._session.key))
         try:
             return await each.tool.run(each.arguments, self._context(each, attempt))
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+            raise
         except SystemExit as error:  # it would end the loop of everybody
             raise RuntimeError(f"the tool called exit({error.code!r})") from error
+        except BaseException as error:
+            raise RuntimeError(f"the tool raised {describe(error)}") from error
         finally:
             INSIDE.reset(token)
 
@@ -316,7 +320,7 @@ class CallMaker:
             if each.began_ms < 0:
                 return self._cut_result(each, text_of(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is told to the model
+        except BaseException as error:  # noqa: BLE001 - whatever a tool raises is told to the model
             _log.info("tool %s failed: %s", each.call.name, describe(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
         return result(

@@ -635,3 +635,27 @@ class Always:
     def random(self) -> float:
         """Always the same."""
         return 0.0
+
+
+class Boom(BaseException):
+    """What is no `Exception`."""
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("effect", ["read", "idempotent", "write"])
+@staged
+async def test_a_tool_that_raises_what_is_no_exception_has_failed_once(effect: Any, queue: bool) -> None:
+    calls: list[str] = []
+
+    @tool(effect=effect)
+    async def explode(name: str) -> str:
+        """Explode."""
+        calls.append(name)
+        raise Boom("bang")
+
+    model = ScriptedModel([[call("explode", name="a")], [say("I see")]])
+    async with opened(model, tools=[explode], queue=queue) as session:
+        assert (await session.send("go")).text == "I see"
+        assert {entry.state for entry in await session.ledger()} <= {"failed"}
+    assert calls == ["a"]
+    assert "Boom: bang" in str(model.requests[-1])
