@@ -39,7 +39,7 @@ bench: $(VENV)/.stamp-dev ## Measure speed, also against others
 sim: $(VENV)/.stamp-run ## Run the simulator (ARGS="--seed 123")
 	@$(BIN)/laneway sim $(ARGS)
 
-chaos: $(VENV)/.stamp-dev ## Kill real processes, 2,000 times (ARGS="--kills 100 --seed 7")
+chaos: $(VENV)/.stamp-dev ## Kill real processes: inboxes 2,000 times, agents 500 times (ARGS="--agent-kills 50 --seed 7")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 docs: $(VENV)/.stamp-dev ## Write the generated pages of docs/

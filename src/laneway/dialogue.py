@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from laneway.records import Effect
+from laneway.errors import ConfigError
+from laneway.records import DURATION_MAX_MS, Effect, check_whole
 
 __all__ = (
     "Answer",
@@ -153,6 +154,17 @@ class ToolSpec:
     parallel: bool = False
     interruptible: bool = True
     timeout_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "effect", Effect(self.effect))
+        except ValueError:
+            hint = "read, idempotent or write"
+            raise ConfigError(
+                f"there is no effect {self.effect!r}", setting="effect", value=self.effect, hint=hint
+            ) from None
+        if self.timeout_ms is not None:
+            check_whole(self.timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

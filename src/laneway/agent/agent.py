@@ -19,6 +19,8 @@ from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ClosedError, ConfigError
 from laneway.kernel.permissions import check_policy
 from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig, merge
+from laneway.records import check_whole
+from laneway.runtime.envelope import check_key
 from laneway.system import HostEnv
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class AsyncAgent:
         providers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        if host is not None and not isinstance(host, HostEnv):
+            raise ConfigError(f"host must be a HostEnv, not {host!r}", setting="host", value=host)
+        if isinstance(tools, str) or not isinstance(tools, Iterable):
+            raise ConfigError(f"tools must be a list of tools, not {tools!r}", setting="tools", value=tools)
         self._env = host or HostEnv()
         self._tools = tuple(tools.values() if isinstance(tools, Mapping) else tools)
         self._builtin = builtin_tools if isinstance(builtin_tools, bool) else tuple(builtin_tools)
@@ -93,6 +99,10 @@ class AsyncAgent:
         found, settings = settled(self.options, over)
         if settings.permission_policy is not None:
             check_policy(settings.permission_policy)
+        if not isinstance(workspace, str | os.PathLike):
+            raise ConfigError(f"workspace must be a path, not {workspace!r}", setting="workspace", value=workspace)
+        if found.session_id is not None:
+            check_key(found.session_id, "session id")
         folder = os.fspath(workspace)
         if not os.path.isdir(os.path.expanduser(folder)):
             raise ConfigError(f"there is no folder {folder!r}", setting="workspace", value=folder)
@@ -130,6 +140,9 @@ class AsyncAgent:
                 "no model is set", setting="model", hint='model="scripted" needs none; or "openai/…", "anthropic/…" …'
             )
         if not isinstance(model, str):
+            tokens = getattr(model, "context_tokens", None)
+            if tokens is not None:
+                check_whole(tokens, setting="context_tokens of the model", least=1, most=1 << 40)
             return model_from(model, self._providers)
         if model not in self._models:  # made here, once, and let go of here
             self._models[model] = model_from(model, self._providers)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
+from laneway.agent.hearing import heard_answer
 from laneway.agent.tool_calls import CallMaker
 from laneway.agent_events import (
     AgentEvent,
@@ -107,6 +108,7 @@ class Run:
         self.calls = CallMaker(self)
         self._base: list[Utterance] = []
         self._cannot_compact = False
+        self.waits_for = ""  # why it does nothing at the moment
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
         settings = self.session.settings
@@ -197,7 +199,10 @@ class Run:
             self._base = self.book.utterances(turn.conversation)
             self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
         while True:
-            await self.session.unpaused()
+            if self.session.is_paused:
+                self.waits_for = "the session is paused"
+                await self.session.unpaused()
+                self.waits_for = ""
             match self.machine.next():
                 case AskModel(number):
                     await self._compact_if_needed()
@@ -282,7 +287,7 @@ class Run:
                 delay_ms = MODEL_RETRIES_MS[failures]
                 failures += 1
                 self.emit(ModelRetryEvent(attempt=failures, delay_ms=delay_ms, error=text_of(error)))
-                await self._wait(delay_ms)
+                await self._wait(delay_ms, text_of(error))
             except PromptTooLongError:
                 if purpose != "answer" or not await self._compact():
                     raise
@@ -321,16 +326,17 @@ class Run:
         """In its slot: take in what the model says, piece by piece."""
         model = self.session.model
         visible = request.purpose == "answer"
-        stream = model.stream(request)
+        stream: AsyncIterator[Chunk] | None = None
         try:
+            stream = model.stream(request)
             async for chunk in stream:
                 if isinstance(chunk, Answer):
-                    return replace(chunk, model=chunk.model or model.name)
+                    return heard_answer(chunk, model.name)
                 if visible:
                     self._show(chunk)
-        except (LanewayError, asyncio.CancelledError):
+        except (LanewayError, asyncio.CancelledError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise ModelUnavailableError(f"the model failed: {describe(error)}", model=model.name) from error
         finally:
             await _close_stream(stream)
@@ -349,12 +355,14 @@ class Run:
         until = self.wall() + max(1, error.retry_after_ms)
         self.session.host.close_model(self.session.model.name, until, text_of(error))
         self.emit(RunWaitingEvent(reason=text_of(error), until_ms=until))
-        await self._wait(max(1, error.retry_after_ms))
+        await self._wait(max(1, error.retry_after_ms), text_of(error))
 
-    async def _wait(self, delay_ms: int) -> None:
+    async def _wait(self, delay_ms: int, reason: str) -> None:
         """Wait a while; the slots of the turn are lent meanwhile."""
         self._phase(TurnState.WAITING)
+        self.waits_for = reason
         await self.session.host.wait(delay_ms)
+        self.waits_for = ""
         self._phase(TurnState.THINKING)
 
     # ---- compaction ----
@@ -559,10 +567,13 @@ async def outcome(job: Job[Any], reason: str) -> Any:
     return await job
 
 
-async def _close_stream(stream: AsyncIterator[Chunk]) -> None:
+async def _close_stream(stream: AsyncIterator[Chunk] | None) -> None:
     close = getattr(stream, "aclose", None)
     if close is not None:
-        await close()
+        try:
+            await close()
+        except Exception as error:  # noqa: BLE001 - what it has said counts, however it takes its leave
+            _log.warning("the stream of a model could not be closed: %s", describe(error))
 
 
 def _is_storable(text: str) -> bool:

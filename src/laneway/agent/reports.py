@@ -22,6 +22,7 @@ from laneway.dialogue import Usage
 from laneway.errors import UnknownRunError, UsageError
 from laneway.kernel.ledger import Change, LedgerEntry, LedgerState
 from laneway.kernel.rounds import Round, RoundState
+from laneway.mail import TurnState
 
 if TYPE_CHECKING:
     from laneway.agent.book import Book
@@ -95,11 +96,18 @@ class Reports:
     def _stored(self, row: StateRow) -> RunInfo:
         body = json.loads(row.body)
         rounds = self.book.run(row.id)
-        return _info(row.id, row.state, rounds, answer=body.get("answer") or "", reason=body.get("reason") or "")
+        reason = body.get("reason") or ""
+        if row.state == TurnState.SUCCEEDED:
+            reason = "it answered"
+        return _info(row.id, row.state, rounds, answer=body.get("answer") or "", reason=reason)
 
     def _info(self, run: Run) -> RunInfo:
-        tools = tuple(call.name for call in run.calls.active)
-        return _info(run.id, run.turn.state, run.machine.rounds, prompt=run.turn.prompt, tools=tools)
+        facts: dict[str, Any] = {"prompt": run.turn.prompt, "reason": run.waits_for}
+        facts["tools"] = tuple(call.name for call in run.calls.active)
+        facts["messages"] = tuple(message.id for message in run.turn.messages)
+        facts["began_ms"] = run.turn._entry.began_ms  # noqa: SLF001 - the turn of this very run
+        state = TurnState.WAITING if run.waits_for else run.turn.state
+        return _info(run.id, state, run.machine.rounds, **facts)
 
     async def run_events(self, run_id: str) -> list[AgentEvent]:
         """What a run has told, made again from its checkpoints: its pieces of text are joined."""
@@ -115,6 +123,8 @@ class Reports:
         """The calls with side effects, oldest first: `ledger("unknown")` are those that somebody has to look at."""
         await self.ready()
         await self.book.load()
+        if state is not None and state not in set(LedgerState):
+            raise UsageError(f"there is no state {state!r}", hint=", ".join(LedgerState))
         wanted = None if state is None else LedgerState(state)
         found = [entry for entry in self.book.entries.values() if wanted in (None, entry.state)]
         return sorted(found, key=lambda entry: entry.seq)
@@ -133,7 +143,12 @@ class Reports:
 def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
     usage = sum((one.answer.usage for one in rounds), Usage())
     first = rounds[0] if rounds else None
-    facts: dict[str, Any] = {"prompt": first.prompts[0].text if first is not None and first.prompts else "", **more}
+    facts: dict[str, Any] = {
+        "prompt": first.prompts[0].text if first is not None and first.prompts else "",
+        "messages": tuple(name for one in rounds for name in one.messages),
+        "began_ms": first.at_ms if first is not None else 0,
+        **more,
+    }
     return RunInfo(
         run_id=run_id,
         state=str(state),
@@ -142,8 +157,6 @@ def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
         completion_tokens=usage.output_tokens,
         cost=usage.cost,
         resumed_from=first.resumed_from if first is not None else "",
-        messages=tuple(name for one in rounds for name in one.messages),
-        began_ms=first.at_ms if first is not None else 0,
         **facts,
     )
 

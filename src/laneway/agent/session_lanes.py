@@ -738,6 +738,7 @@ class SessionLanes:
             "completed": counted.completed,
             "failed": counted.failed,
             "timeout": counted.timed_out,
+            "cancelled": counted.cancelled,
             "retried": counted.retried,
             "dead_lettered": self._died[lane] if self._config.enable_dlq else 0,
         }

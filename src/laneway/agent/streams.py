@@ -12,6 +12,7 @@ from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, ReasoningDelt
 
 __all__ = ("AgentStream", "EventLog", "EventStream")
 
+JOINED_MAX = 4_096  # longer pieces are not joined: that would copy a long answer again with each of its pieces
 DELTAS = (TextDeltaEvent, ReasoningDeltaEvent)
 
 
@@ -126,7 +127,12 @@ class EventLog:
 def _append(events: list[AgentEvent] | deque[AgentEvent], event: AgentEvent) -> None:
     """Add an event, or join a piece of text with the one before it."""
     last = events[-1] if events else None
-    if isinstance(event, DELTAS) and isinstance(last, type(event)) and last.run_id == event.run_id:
+    if (
+        isinstance(event, DELTAS)
+        and isinstance(last, type(event))
+        and last.run_id == event.run_id
+        and len(last.text) < JOINED_MAX
+    ):
         events[-1] = replace(event, text=last.text + event.text)
     else:
         events.append(event)

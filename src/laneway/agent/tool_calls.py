@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.hearing import heard_output
 from laneway.agent_events import (
     PermissionDeniedEvent,
     ToolEndEvent,
@@ -121,6 +122,9 @@ class CallMaker:
         except ToolArgumentsError as error:
             self._refuse(call, ResultStatus.ERROR, f"[Not run: {text_of(error)}]")
             return None
+        except Exception as error:  # noqa: BLE001 - a tool of one's own may raise anything
+            self._refuse(call, ResultStatus.ERROR, f"[Not run: {describe(error)}]")
+            return None
         reason = self._denial(tool, arguments)
         if reason:
             self._run.emit(PermissionDeniedEvent(tool_id=call.id, tool_name=call.name, args=arguments, reason=reason))
@@ -188,9 +192,13 @@ class CallMaker:
         call = each.call
         if each.has_effect and not each.is_intended:
             await self._intend(each)
+        elif each.entry is not None and attempt > 1:
+            each.entry = each.entry.change(Change.REPEAT, now_ms=self._run.wall())
+            self._run.book.keep(each.entry)
         if self._run.turn.cancelled:  # the run is being ended, and has not heard of it yet
             raise InterruptSignalError("the run is being ended")
-        each.began_ms = self._run.now()
+        if each.began_ms < 0:
+            each.began_ms = self._run.now()
         self._run.emit(
             ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=lane, attempt=attempt)
         )
@@ -284,10 +292,10 @@ class CallMaker:
         assert one is not None
         entry = self._run.book.entries.get(each.entry.key, each.entry)
         change = OUTCOMES.get(result.status, Change.SUCCEED)
+        self._run.after_commit(functools.partial(self.tell_end, result, took))
         if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
             self._run.book.end_entry(entry, change, _reason_of(result))
         self._run.book.keep(one)
-        self._run.after_commit(functools.partial(self.tell_end, result, took))
 
     def tell_end(self, result: ToolResult, took: int) -> None:
         """One call has ended."""
@@ -306,7 +314,7 @@ class CallMaker:
     def _result_of(self, each: _Call) -> ToolResult:
         result = functools.partial(ToolResult, call_id=each.call.id, name=each.call.name)
         try:
-            output = _value_of(each.job)
+            output = heard_output(_value_of(each.job))
         except (asyncio.CancelledError, JobCancelledError, InterruptSignalError) as error:
             return self._cut_result(each, each.cut or text_of(error))
         except (JobTimeoutError, TimeoutError) as error:
