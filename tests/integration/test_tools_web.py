@@ -14,6 +14,8 @@ import pytest
 
 from laneway.dialogue import ToolContext, ToolOutput
 from laneway.errors import UnavailableError
+from laneway.kernel.permissions import allows_url
+from laneway.options import PermissionPolicy
 from laneway.tools.web import WebSettings, web_fetch_tool
 
 CONTEXT = ToolContext(workspace=".")
@@ -52,6 +54,7 @@ class Server:
     requests: list[str] = field(default_factory=list)
     resolved: list[str] = field(default_factory=list)
     addresses: dict[str, list[list[str]]] = field(default_factory=dict)
+    context: ToolContext = CONTEXT
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -77,7 +80,7 @@ class Server:
             body_max=options.get("body_max", 5_000_000),
             redirects_max=options.get("redirects_max", 10),
         )
-        return await web_fetch_tool(settings).run({"url": f"http://{host}:{self.port}{path}"}, CONTEXT)
+        return await web_fetch_tool(settings).run({"url": f"http://{host}:{self.port}{path}"}, self.context)
 
 
 @asynccontextmanager
@@ -142,6 +145,24 @@ async def test_a_redirect_to_the_inside_is_refused(location: str, says: str) -> 
         assert output.is_error
         assert (says if says != "odd" else "leads to 169.254.169.254") in output.text
         assert len(server.requests) == 1
+
+
+async def test_a_redirect_is_held_against_the_permissions() -> None:
+    def answer(path: str) -> bytes:
+        if path == "/near":
+            return redirect("/here")
+        return redirect(f"http://other.example:{server.port}/") if path == "/far" else page(b"done", "text/plain")
+
+    async with serving(answer) as server:
+        policy = PermissionPolicy(deny=("web_fetch(other.example)",), default_decision="allow")
+        server.context = ToolContext(workspace=".", extra={"allows_url": allows_url(policy)})
+        assert (await server.fetch("/near")).text == "done"
+        output = await server.fetch("/far")
+        assert output.is_error
+        assert f"redirects to http://other.example:{server.port}/, which the permissions do not allow" in output.text
+        assert server.resolved == ["site.example"] * 3
+        server.context = CONTEXT
+        assert (await server.fetch("/far")).text == "done"
 
 
 async def test_a_name_that_leads_elsewhere_a_moment_later_gains_nothing() -> None:

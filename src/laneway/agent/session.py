@@ -36,6 +36,7 @@ from laneway.errors import (
     UnknownRunError,
     UsageError,
 )
+from laneway.kernel.permissions import allows_url, hides
 from laneway.kernel.rounds import RoundState
 from laneway.mail import Approval, Final, MessageKind, MessageState, Mode, Outcome, Receipt
 from laneway.rows import Owner
@@ -55,7 +56,7 @@ __all__ = ("AsyncSession",)
 _log = logging.getLogger("laneway")
 
 CLOSED = ErrorEvent(error="the session was closed", error_kind=ClosedError.code)
-ENDS_MAX = 1_000
+ENDS_MAX = 100
 RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
@@ -93,6 +94,7 @@ class AsyncSession(DirectTools, Reports):
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
         self._opening: asyncio.Task[None] | None = None
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._seq = 0
         self._paused: asyncio.Future[None] | None = None
         self._run: Run | None = None
@@ -102,7 +104,7 @@ class AsyncSession(DirectTools, Reports):
         self._logs: dict[str, EventLog] = {}
         self._following: dict[str, list[AgentStream]] = {}  # by run
         self._waiting: dict[str, list[AgentStream]] = {}  # by message, until its run begins
-        self._ends: dict[str, Run] = {}  # by message, for those who wait for a result
+        self._ends: dict[str, BaseException] = {}  # by message: why its run failed, for those who wait for it
         self._watchers: list[EventStream] = []
 
     def __repr__(self) -> str:
@@ -153,7 +155,11 @@ class AsyncSession(DirectTools, Reports):
             output_max=self.settings.output_max,
             artifacts=artifacts,
             in_thread=self._in_thread,
-            extra={"environment": self.settings.environment},
+            extra={
+                "environment": self.settings.environment,
+                "hides": hides(self.settings.permission_policy, self._workspace),
+                "allows_url": allows_url(self.settings.permission_policy),
+            },
         )
         config = self.settings.queue_config
         if config is not None:
@@ -181,9 +187,13 @@ class AsyncSession(DirectTools, Reports):
 
     async def close(self) -> None:
         """End what runs here, leave the rest in the store, and let go of everything. A second time changes nothing."""
-        if self._closed:
-            return
-        self._closed = True
+        self._check_inside()
+        if self._closing is None:
+            self._closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="laneway-session-closing")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
         try:
@@ -271,6 +281,7 @@ class AsyncSession(DirectTools, Reports):
 
         Raises the error of a run that failed, and `RunCancelledError` for one that was ended.
         """
+        self._check_inside()
         receipt = await self._submit(text, mode, sender=sender, message_id=message_id, attachments=attachments)
         return await self.wait(receipt.message_id)
 
@@ -293,6 +304,7 @@ class AsyncSession(DirectTools, Reports):
         """
 
         async def begin(stream: AgentStream) -> None:
+            self._check_inside()
             receipt = await self._submit(text, mode, sender=sender, message_id=message_id, attachments=attachments)
             stream.message_id = receipt.message_id
             self._follow(stream, receipt)
@@ -324,13 +336,17 @@ class AsyncSession(DirectTools, Reports):
     async def wait(self, message_id: str) -> RunResult:
         """Wait until a message has its answer; what `send` would have returned or raised."""
         await self.ready()
-        if self.key in INSIDE.get():
-            raise UsageError(
-                f"a tool of session {self.session_id!r} waits for a message of that session, which waits for the tool",
-                hint="send it without waiting (followup), or use another session",
-            )
+        self._check_inside()
         final = await self.host.inbox.wait(message_id)
         return await self._result(final)
+
+    def _check_inside(self) -> None:
+        """Refuse a tool that would wait for its own session, which waits for the tool."""
+        if self.key in INSIDE.get():
+            raise UsageError(
+                f"a tool of session {self.session_id!r} waits for that session, which waits for the tool",
+                hint="send it without waiting (followup), or use another session",
+            )
 
     async def wait_idle(self) -> None:
         """Wait until nothing runs and nothing waits here."""
@@ -355,7 +371,7 @@ class AsyncSession(DirectTools, Reports):
                 await asyncio.sleep(0)
 
     async def _result(self, final: Final) -> RunResult:
-        run = self._ends.get(final.message_id)
+        error = self._ends.get(final.message_id)
         run_id = final.turn_id or ""
         if final.outcome is Outcome.SUCCEEDED:
             await self.book.load()
@@ -371,8 +387,8 @@ class AsyncSession(DirectTools, Reports):
                 tool_calls_count=calls,
                 rounds=rounds,
             )
-        if run is not None and run.error is not None and final.outcome is Outcome.FAILED:
-            raise run.error
+        if error is not None and final.outcome is Outcome.FAILED:
+            raise error
         raise _error_of(final)
 
     def _usage_of(self, run_id: str) -> tuple[Usage, int, int]:
@@ -451,7 +467,7 @@ class AsyncSession(DirectTools, Reports):
             if self._run is run:  # else it was fenced, and another one has its place
                 self._run = None
             self._at_work.discard(run)
-            run.ended.set()
+            run.leave()
 
     def begin_run(self, run: Run) -> None:
         """A run has begun: whoever waits for its messages watches it from now on."""
@@ -516,8 +532,8 @@ class AsyncSession(DirectTools, Reports):
         """A message has its end, on disk: the end of its run is told, once."""
         known = self._run_of.pop(final.message_id, None)
         run = known[0] if known is not None else None
-        if run is not None:
-            self._ends[final.message_id] = run
+        if run is not None and run.error is not None:
+            self._ends[final.message_id] = run.error
             if len(self._ends) > ENDS_MAX:  # nobody has asked for the oldest
                 del self._ends[next(iter(self._ends))]
         if run is not None and run.id in self._runs and final.turn_id == run.id:
@@ -563,6 +579,8 @@ class AsyncSession(DirectTools, Reports):
 
     def subscribe(self) -> EventStream:
         """Every event of this session from now on, whatever the run."""
+        if self._closed:
+            raise ClosedError(opened=True, what="session")
         stream = EventStream(self._watchers.remove, ends_with_run=False)
         self._watchers.append(stream)
         return stream
@@ -606,6 +624,7 @@ class AsyncSession(DirectTools, Reports):
                 "resume_run requires a session_store",
                 hint="give the session one: session_store=FileSessionStore('sessions')",
             )
+        self._check_inside()
         await self.ready()
         await self.book.load()
         rounds = self.book.run(run_id)
@@ -632,6 +651,7 @@ class AsyncSession(DirectTools, Reports):
 
     async def compact(self) -> bool:
         """Replace the older part of the conversation by a summary, when it is its turn. False: there is nothing old."""
+        self._check_inside()
         await self.ready()
         before = self.book.compaction
         receipt = await self.host.inbox.submit(

@@ -7,7 +7,7 @@ A rule is the name of a tool (`read`, `mcp_*`, `*`), or a name and a pattern in 
   with these words.
 - tools with a path (`read`, `write`, `edit` …): the path, without `.` and `..`. `*` stays inside one name, `**` does
   not.
-- `web_fetch`: the address.
+- `web_fetch`: the address; scheme, host, port and path each by itself.
 - any other tool: its arguments as JSON, keys in alphabetical order.
 
 Rules that forbid are read widely and rules that allow narrowly. A `deny` or `ask` rule counts if any part of a call
@@ -22,25 +22,29 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-from urllib.parse import unquote
 
 from laneway.dialogue import ToolSpec
 from laneway.errors import ConfigError
 from laneway.kernel.shell_text import ShellText, Simple, read_shell
+from laneway.kernel.url_text import is_allowed_url, read_url, ways_to
 from laneway.options import PermissionPolicy
 from laneway.records import Effect
 
-__all__ = ("Decision", "Rule", "Verdict", "check_policy", "decide", "parse_rule")
+__all__ = ("Decision", "Hides", "Rule", "Verdict", "allows_url", "check_policy", "decide", "hides", "parse_rule")
+
+Hides = Callable[[str, str], bool]
+"""Whether a path of the workspace may not be shown by, or given to, a tool."""
 
 SHELL_TOOLS = frozenset({"bash", "shell"})
 URL_TOOLS = frozenset({"web_fetch"})
 PATH_TOOLS = frozenset(
     {"copy", "delete", "edit", "glob", "grep", "list_files", "ls", "move", "patch", "read", "search", "write"}
 )
+SEARCH_TOOLS = frozenset({"glob", "grep", "list_files", "ls", "search"})
 PATH_ARGUMENTS = ("path", "source", "destination", "src", "dst", "to", "from", "new_path", "old_path")
 SUBJECT_MAX = 1_000_000
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/*?")
@@ -186,6 +190,50 @@ def _call_of(name: str, arguments: Mapping[str, Any], workspace: str) -> _Call:
     return _OtherCall(arguments)
 
 
+# ---- what a call comes upon while it runs ----
+
+
+def hides(policy: PermissionPolicy | None, workspace: str = "") -> Hides | None:
+    """A predicate for tools that come upon paths which the call does not name; None if no rule hides any.
+
+    It is asked with a path from the workspace on and the name of the tool. What may not be read is hidden from tools
+    that search and list, as well as what `deny` says of them. A link is asked about by the name of what it leads to.
+    """
+    if policy is None or not policy.enabled:
+        return None
+    denied = [rule for rule in _read(policy).deny if not rule.is_total]
+    rules: dict[str, tuple[str, ...]] = {}
+    for tool in PATH_TOOLS:
+        names = (tool, "read") if tool in SEARCH_TOOLS else (tool,)
+        found = [rule.pattern.casefold() for rule in denied if rule.pattern and any(map(rule.is_for, names))]
+        rules[tool] = tuple(dict.fromkeys(found))
+    if not any(rules.values()):
+        return None
+    root = normal_path(workspace).casefold() if workspace else ""
+
+    def is_hidden(path: str, tool: str = "grep") -> bool:
+        patterns = rules.get(tool.casefold(), ())
+        if not patterns:
+            return False
+        inside = normal_path(path.casefold())
+        ways = (inside, normal_path(f"{root}/{inside}")) if root else (inside,)
+        return any(_is_path(pattern, way, widely=True) for pattern in patterns for way in ways)
+
+    return is_hidden
+
+
+def allows_url(policy: PermissionPolicy | None, tool: str = "web_fetch") -> Callable[[str], bool] | None:
+    """A predicate for where a redirect leads: only what a call of its own could reach unasked; None if that is all."""
+    if policy is None or not policy.enabled:
+        return None
+    rules = _read(policy)
+    allows_all = any(rule.is_total and rule.is_for(tool) for rule in rules.allow) or policy.default_decision == "allow"
+    if allows_all and not any(rule.is_for(tool) for rule in (*rules.deny, *rules.ask)):
+        return None
+    spec = ToolSpec(name=tool, effect=Effect.READ)
+    return lambda url: decide(policy, spec, {"url": url}).verdict is Verdict.ALLOW
+
+
 # ---- commands ----
 
 
@@ -328,43 +376,21 @@ def _match_segments(pattern: list[str], path: list[str]) -> bool:
 
 class _UrlCall(_Call):
     def __init__(self, url: object) -> None:
-        self._url = url if isinstance(url, str) else None
+        self._text = url if isinstance(url, str) else None
+        self._url = read_url(url) if isinstance(url, str) else None
         self.is_readable = self._url is not None
 
     def touches(self, rule: Rule) -> bool:
-        if self._url is None:
+        if self._text is None or self._url is None:
             return True
         pattern = (rule.pattern or "*").casefold()
-        return any(matches(pattern, way) for way in _ways_to(self._url))
+        return any(matches(pattern, way) for way in ways_to(self._text))
 
     def covered_by(self, rules: list[Rule]) -> tuple[Rule, ...]:
         url = self._url
-        if url is None or "\\" in url or any(char.isspace() or not char.isprintable() for char in url):
+        if url is None:
             return ()
-        _, _, rest = url.partition("://")
-        if "@" in rest.partition("/")[0].partition("?")[0].partition("#")[0] or "/../" in f"{unquote(url)}/":
-            return ()
-        return tuple([rule for rule in rules if matches(rule.pattern or "*", url)][:1])
-
-
-def _ways_to(url: str) -> set[str]:
-    """Every way to write an address that a rule could mean, in small letters."""
-    ways = set()
-    for text in (url, unquote(url)):
-        clean = "".join(char for char in text.replace("\\", "/").casefold() if char.isprintable() and char != " ")
-        scheme, mark, rest = clean.partition("://")
-        if not mark:
-            scheme, rest = "https", clean.lstrip("/")
-        host, slash, path = rest.partition("/")
-        host = host.rpartition("@")[2]
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        for known in (host, name, name.rstrip(".")):
-            address = f"{known}/{path}"
-            ways |= {f"{scheme}://{address}", f"http://{address}", f"https://{address}", address, known}
-            if not slash or not path:
-                ways |= {f"{scheme}://{known}", f"http://{known}", f"https://{known}"}
-        ways |= {text.casefold(), clean}
-    return ways
+        return tuple([rule for rule in rules if is_allowed_url(rule.pattern or "*", url, matches)][:1])
 
 
 # ---- other tools ----

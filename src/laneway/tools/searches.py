@@ -1,7 +1,7 @@
 """Finding files and lines: walking a folder of the workspace, matching names, matching lines; all with bounds.
 
 Symbolic links are listed and never followed. Patterns come from a model and may be of the kind that never ends: every
-match has a time limit, and `stop` ends a search at once.
+match has a time limit, and `stop` ends a search at once. What the permissions hide is passed over before it is opened.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -199,12 +199,14 @@ def _below(top: Place, place: Place) -> str:
     return "/".join(place.parts[len(top.parts) :])
 
 
-def find_files(top: Place, pattern: regex.Pattern[str], most: int, stop: Event) -> Found:
+def find_files(
+    top: Place, pattern: regex.Pattern[str], most: int, stop: Event, *, is_hidden: Callable[[Place], bool] | None = None
+) -> Found:
     """The paths below a folder that match, from the workspace on; folders end with a slash."""
     lines: list[str] = []
     try:
         for place, status in walk(top, stop):
-            if _match(pattern, _below(top, place), whole=True):
+            if _match(pattern, _below(top, place), whole=True) and not (is_hidden and is_hidden(place)):
                 if len(lines) == most:
                     return Found(lines=lines, note=f"there are more than {most}; use a narrower pattern")
                 lines.append(place.shown + ("/" if stat.S_ISDIR(status.st_mode) else ""))
@@ -221,6 +223,7 @@ class LineSearch:
     names: regex.Pattern[str] | None
     most: int
     stop: Event
+    is_hidden: Callable[[Place], bool] | None = None
 
 
 def find_lines(top: Place, search: LineSearch, *, is_folder: bool) -> Found:
@@ -241,7 +244,9 @@ def _files(top: Place, search: LineSearch) -> Iterator[Place]:
     for place, status in walk(top, search.stop):
         if not stat.S_ISREG(status.st_mode):
             continue
-        if search.names is None or _is_named(search.names, _below(top, place)):
+        if search.names is not None and not _is_named(search.names, _below(top, place)):
+            continue
+        if search.is_hidden is None or not search.is_hidden(place):
             yield place
 
 

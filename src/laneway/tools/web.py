@@ -2,7 +2,8 @@
 
 Where a name leads is asked once for each hop, every answer must be public (see `addresses`), and the connection goes to
 an address that was checked, not to the name: a name that leads elsewhere a moment later gains nothing. Redirects are
-followed by hand and take the same road. Proxies of the environment are not used; they would resolve names themselves.
+followed by hand and take the same road; where they lead is held against the permissions, too. Proxies of the
+environment are not used; they would resolve names themselves.
 """
 
 from __future__ import annotations
@@ -104,18 +105,20 @@ class _Fetcher:
     async def fetch(self, context: ToolContext, url: str) -> ToolOutput:
         try:
             async with asyncio.timeout(self._settings.timeout_ms / 1000):
-                response = await self._follow(parse_url(url))
+                response = await self._follow(parse_url(url), context.extra.get("allows_url"))
         except TimeoutError:
             raise UnavailableError(f"{url[:200]} did not answer within {self._settings.timeout_ms} ms") from None
         output: ToolOutput = await in_thread(context, _answer, response)
         return output
 
-    async def _follow(self, target: Target) -> _Response:
+    async def _follow(self, target: Target, allows: Callable[[str], bool] | None) -> _Response:
         for _ in range(self._settings.redirects_max + 1):
             response = await self._get(target)
             if not response.location:
                 return response
-            target = join(target, response.location)
+            came_from, target = target, join(target, response.location)
+            if allows is not None and not allows(str(target)):
+                raise ToolRefusedError(f"{came_from} redirects to {target}, which the permissions do not allow")
         raise ToolRefusedError(f"more than {self._settings.redirects_max} redirects; the last one leads to {target}")
 
     async def _get(self, target: Target) -> _Response:

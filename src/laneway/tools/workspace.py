@@ -61,14 +61,26 @@ async def _work(context: ToolContext, fn: Callable[[Event], Any]) -> Any:
         stop.set()
 
 
-def _locate(context: ToolContext, path: str) -> Place:
-    """Where a path leads, artifacts included."""
+def _locate(context: ToolContext, path: str, tool: str) -> Place:
+    """Where a path leads, artifacts included. A link does not lead to what the permissions forbid to this tool."""
     if path.startswith(ARTIFACT_PREFIX):
         name = artifact_name(context, path.removeprefix(ARTIFACT_PREFIX))
         return Place(root=os.path.realpath(context.artifacts), parts=(name,))
     if not os.path.isdir(context.workspace):
         raise ToolRefusedError(f"the workspace {shown(context.workspace)} is not there")
-    return locate(context.workspace, path)
+    place = locate(context.workspace, path)
+    is_hidden = _is_hidden(context, tool)
+    if is_hidden is not None and is_hidden(place):
+        raise ToolRefusedError(f"{shown(path)} leads to {place.shown}, which the permissions forbid to {tool}")
+    return place
+
+
+def _is_hidden(context: ToolContext, tool: str) -> Callable[[Place], bool] | None:
+    """Whether the permissions hide a place from a tool; None if they hide nothing."""
+    hides = context.extra.get("hides")
+    if hides is None:
+        return None
+    return lambda place: bool(hides("/".join(place.parts) or ".", tool))
 
 
 # ---- reading ------------------------------------------------------------------------------------------------
@@ -92,7 +104,7 @@ async def read(context: ToolContext, path: str, offset: int = 1, limit: int = LI
 
 
 def _read(context: ToolContext, path: str, offset: int, limit: int, stop: Event) -> str:
-    place = _locate(context, path)
+    place = _locate(context, path, "read")
     with answering_errors(shown(path)), open_file(place) as file:
         if looks_binary(file.read(BINARY_START)):
             size = os.fstat(file.fileno()).st_size
@@ -155,7 +167,8 @@ async def ls(context: ToolContext, path: str = ".") -> str:
 
 
 def _ls(context: ToolContext, path: str, stop: Event) -> str:
-    place = _locate(context, path)
+    place = _locate(context, path, "ls")
+    is_hidden = _is_hidden(context, "ls")
     with answering_errors(shown(path)):
         status = stat_place(place)
         if not stat.S_ISDIR(status.st_mode):
@@ -164,6 +177,8 @@ def _ls(context: ToolContext, path: str, stop: Event) -> str:
             readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
             try:
                 names = sorted(os.listdir(readable))
+                if is_hidden is not None:
+                    names = [name for name in names if not is_hidden(place.child(name))]
                 lines = [_described(name, readable) for name in names[:LISTED_MAX]]
             finally:
                 os.close(readable)
@@ -203,12 +218,12 @@ async def glob(context: ToolContext, pattern: str, path: str = ".") -> str:
 
 
 def _glob(context: ToolContext, pattern: str, path: str, stop: Event) -> Found:
-    place = _locate(context, path)
+    place = _locate(context, path, "glob")
     compiled = compile_glob(pattern)
     with answering_errors(shown(path)):
         if not stat.S_ISDIR(stat_place(place).st_mode):
             raise ToolRefusedError(f"{shown(path)} is not a folder")
-    return find_files(place, compiled, LISTED_MAX, stop)
+    return find_files(place, compiled, LISTED_MAX, stop, is_hidden=_is_hidden(context, "glob"))
 
 
 @tool(effect=Effect.READ)
@@ -225,9 +240,13 @@ async def grep(context: ToolContext, pattern: str, path: str = ".", glob: str = 
 
 
 def _grep(context: ToolContext, pattern: str, path: str, names: str, stop: Event) -> Found:
-    place = _locate(context, path)
+    place = _locate(context, path, "grep")
     search = LineSearch(
-        pattern=compile_pattern(pattern), names=compile_glob(names) if names else None, most=LISTED_MAX, stop=stop
+        pattern=compile_pattern(pattern),
+        names=compile_glob(names) if names else None,
+        most=LISTED_MAX,
+        stop=stop,
+        is_hidden=_is_hidden(context, "grep"),
     )
     with answering_errors(shown(path)):
         is_folder = stat.S_ISDIR(stat_place(place).st_mode)
@@ -266,10 +285,10 @@ def _put(place: Place, content: str, stop: Event) -> bool:
     return replace_file(place, raw, stop)
 
 
-def _locate_to_change(context: ToolContext, path: str) -> Place:
+def _locate_to_change(context: ToolContext, path: str, tool: str) -> Place:
     if path.startswith(ARTIFACT_PREFIX):
         raise ToolRefusedError("an artifact cannot be changed: its name is that of its content")
-    return _locate(context, path)
+    return _locate(context, path, tool)
 
 
 async def _reconcile(
@@ -279,7 +298,7 @@ async def _reconcile(
 
     def look() -> bool | None:
         try:
-            return decide(_locate_to_change(context, intent.arguments["path"]), dict(intent.arguments))
+            return decide(_locate_to_change(context, intent.arguments["path"], intent.tool), dict(intent.arguments))
         except (OSError, ToolRefusedError):
             return None
 
@@ -309,7 +328,7 @@ async def write(context: ToolContext, path: str, content: str) -> str:
 
 
 def _write(context: ToolContext, path: str, content: str, stop: Event) -> str:
-    place = _locate_to_change(context, path)
+    place = _locate_to_change(context, path, "write")
     with answering_errors(shown(path)):
         is_new = _put(place, content, stop)
     return f"{'made' if is_new else 'replaced'} {place.shown} ({len(content.encode())} bytes)"
@@ -346,7 +365,7 @@ def _edit(context: ToolContext, path: str, old: str, new: str, stop: Event) -> s
         raise ToolRefusedError("old is empty; use write to make a file")
     if old == new:
         raise ToolRefusedError("old and new are the same; nothing was changed")
-    place = _locate_to_change(context, path)
+    place = _locate_to_change(context, path, "edit")
     with answering_errors(shown(path)):
         content = _content(place)
         wanted = _in_style_of(content, old)
@@ -419,7 +438,7 @@ def _plain_ends(text: str) -> str:
 
 
 def _patch(context: ToolContext, path: str, diff: str, stop: Event) -> str:
-    place = _locate_to_change(context, path)
+    place = _locate_to_change(context, path, "patch")
     hunks = parse_diff(_plain_ends(diff))
     with answering_errors(shown(path)):
         try:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from laneway.dialogue import Intent, ToolContext, ToolOutput
+from laneway.kernel.permissions import hides
+from laneway.options import PermissionPolicy
 from laneway.ports import Tool
 from laneway.records import Effect
 from laneway.tools import paths
@@ -578,3 +581,54 @@ def test_what_reads_says_so_and_what_writes_too() -> None:
     effects = {item.spec.name: item.spec.effect for item in tools.workspace_tools()}
     reads = dict.fromkeys(("read", "ls", "glob", "grep"), Effect.READ)
     assert effects == {**reads, **dict.fromkeys(("write", "edit", "patch"), Effect.WRITE)}
+
+
+# ---- what the permissions hide ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(place: Path, context: ToolContext) -> ToolContext:
+    (place / "secret").mkdir()
+    (place / "secret" / "k").write_text("KEY=2\n")
+    (place / ".env").write_text("KEY=1\n")
+    (place / "open.txt").write_text("KEY=3\n")
+    (place / "link").symlink_to(".env")
+    (place / "way").symlink_to("secret")
+    policy = PermissionPolicy(deny=("*(**/.env*)", "*(secret/**)"), default_decision="allow")
+    return replace(context, extra={"hides": hides(policy, str(place))})
+
+
+async def test_searches_and_lists_leave_out_what_may_not_be_read(guarded: ToolContext) -> None:
+    assert (await call(tools.grep, guarded, pattern="KEY")).text == "open.txt:1: KEY=3"
+    assert (await call(tools.grep, guarded, pattern="KEY", glob=".env")).text == "[no line matches]"
+    assert (await call(tools.grep, guarded, pattern="KEY", glob="secret/*")).text == "[no line matches]"
+    assert (await call(tools.glob, guarded, pattern="secret/*")).text == "[nothing matches]"
+    assert (await call(tools.glob, guarded, pattern="**/.env*")).text == "[nothing matches]"
+    assert (await call(tools.glob, guarded, pattern="*")).text == "link\nopen.txt\nway"
+    assert (await call(tools.ls, guarded)).text == "link -> .env\nopen.txt  6\nway -> secret"
+
+
+async def test_a_link_does_not_lead_to_what_is_forbidden(guarded: ToolContext, place: Path) -> None:
+    said = [
+        await refused(tools.read, guarded, path="link"),
+        await refused(tools.read, guarded, path="way/k"),
+        await refused(tools.grep, guarded, pattern="KEY", path="link"),
+        await refused(tools.grep, guarded, pattern="KEY", path="way"),
+        await refused(tools.glob, guarded, pattern="*", path="way"),
+        await refused(tools.ls, guarded, path="way"),
+        await refused(tools.write, guarded, path="link", content="x"),
+        await refused(tools.edit, guarded, path="link", old="1", new="2"),
+        await refused(tools.patch, guarded, path="way/k", diff="@@ -1 +1 @@\n-KEY=2\n+x\n"),
+    ]
+    assert all("which the permissions forbid to" in text for text in said)
+    assert (place / ".env").read_text() == "KEY=1\n"
+    assert (place / "secret" / "k").read_text() == "KEY=2\n"
+
+
+async def test_a_rule_about_changes_hides_nothing(place: Path, context: ToolContext) -> None:
+    (place / ".env").write_text("KEY=1\n")
+    policy = PermissionPolicy(deny=("write(**/.env*)",), default_decision="allow")
+    guarded = replace(context, extra={"hides": hides(policy, str(place))})
+    assert (await call(tools.grep, guarded, pattern="KEY")).text == ".env:1: KEY=1"
+    assert (await call(tools.read, guarded, path=".env")).text == "KEY=1\n"
+    assert "forbid to write" in await refused(tools.write, guarded, path=".env", content="x")
