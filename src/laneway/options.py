@@ -20,7 +20,6 @@ from laneway.records import (
     Effect,
     RateLimit,
     RetryPolicy,
-    check_concurrency,
     check_whole,
 )
 
@@ -464,7 +463,7 @@ class SessionQueueConfig(Checked):
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         **{
-            f"{lane}_max_concurrency": lambda setting, value: check_concurrency(value, setting=setting)
+            f"{lane}_max_concurrency": _whole(1, 1_000_000)  # a lane of width 0 would let a run wait for ever
             for lane in SESSION_LANES
         },
         "lane_handlers": _by_lane(_record(LaneHandlerConfig)),

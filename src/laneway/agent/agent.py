@@ -199,7 +199,7 @@ class AsyncAgent:
         problems: list[Exception] = []
         for session in list(self._sessions):
             try:
-                await session.close()
+                await session.shut()
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
                 problems.append(error)
         for task in list(self._tasks):
@@ -252,6 +252,10 @@ def _changed(tool: Tool, effect: Any) -> Tool:
 def _store_of(value: Any) -> Store | None:
     if value is None:
         return None
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and value.strip() and ":" not in value):
+        from laneway.stores.sessions import FileSessionStore
+
+        return FileSessionStore(value)
     from laneway.stores import open_store
 
     return open_store(value)

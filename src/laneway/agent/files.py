@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ def arguments_of(settings: AgentSettings, environ: Mapping[str, str]) -> dict[st
     if settings.default_model is not None:
         given["model"] = settings.default_model
     if settings.session_store is not None:
-        given["session_store"] = _store(settings.session_store)
+        given["session_store"] = settings.session_store
     if settings.environment is not None:
         given["environment"] = {name: environ[name] for name in settings.environment if name in environ}
     return {
@@ -42,15 +41,6 @@ def _builtin(settings: AgentSettings) -> tuple[str, ...]:
             raise ConfigError(f"there is no built-in tool {name!r}", setting="disabled_tools", value=name, hint=hint)
     wanted = known if settings.tools is None else list(settings.tools)
     return tuple(name for name in wanted if name not in settings.disabled_tools)
-
-
-def _store(address: str) -> Any:
-    """A store by its address; a path is a folder of sessions."""
-    if ":" in address and not os.path.splitdrive(address)[0]:
-        return address
-    from laneway.stores.sessions import FileSessionStore
-
-    return FileSessionStore(address)
 
 
 def _provider(block: ProviderBlock) -> Any:

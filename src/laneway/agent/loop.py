@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
@@ -180,6 +180,17 @@ class Run:
             self.calls.tell_end(result, 0)
         if forget:
             self.book.forget_line(self.origin)
+
+    def fenced(self, open_results: Iterable[ToolResult]) -> None:
+        """Its grace is over, and these calls still run: the conversation goes on without waiting for them."""
+        for result in open_results:
+            self.machine.result(result)
+        self._cut()
+
+    def leave(self) -> None:
+        """It has ended: nothing of the conversation is kept for it."""
+        self._base = []
+        self.ended.set()
 
     async def _go(self) -> str | None:
         turn = self.turn

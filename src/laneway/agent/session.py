@@ -188,6 +188,10 @@ class AsyncSession(DirectTools, Reports):
     async def close(self) -> None:
         """End what runs here, leave the rest in the store, and let go of everything. A second time changes nothing."""
         self._check_inside()
+        await self.shut()
+
+    async def shut(self) -> None:
+        """What `close` does, for the agent that closes all of its sessions."""
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="laneway-session-closing")

@@ -369,6 +369,7 @@ class CallMaker:
             entry = each.entry and self._run.book.entries.get(each.entry.key)
             if entry and entry.state is LedgerState.INTENDED:
                 self._run.book.end_entry(entry, Change.LOSE, "its run was ended, and it goes on")
+        self._run.fenced([self._cut_result(each, "") for each in self._live.values()])
 
     def abort(self) -> None:
         """End every call that runs, whatever it says of itself: the process wants to end."""

@@ -10,11 +10,12 @@ from typing import Any, Final
 from laneway.config.kinds import Kind, Whole
 from laneway.records import CONCURRENCY_MAX, DURATION_MAX_MS
 
-__all__ = ("MS", "SOME_MS", "WIDTH", "Setting", "Sub", "always", "with_password")
+__all__ = ("MS", "SOME_MS", "SOME_WIDTH", "WIDTH", "Setting", "Sub", "always", "with_password")
 
 MS: Final = Whole(least=0, most=DURATION_MAX_MS, unit="milliseconds")
 SOME_MS: Final = Whole(least=1, most=DURATION_MAX_MS, unit="milliseconds")
 WIDTH: Final = Whole(least=0, most=CONCURRENCY_MAX)
+SOME_WIDTH: Final = Whole(least=1, most=CONCURRENCY_MAX)
 CREDENTIALS: Final = re.compile(r"://[^/?#]*@")
 
 

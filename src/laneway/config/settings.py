@@ -38,7 +38,7 @@ from laneway.config.agent_blocks import (
     RateBlock,
     RetryBlock,
 )
-from laneway.config.declaring import MS, SOME_MS, WIDTH, Setting, Sub, always, with_password
+from laneway.config.declaring import MS, SOME_MS, SOME_WIDTH, WIDTH, Setting, Sub, always, with_password
 from laneway.config.kinds import Choice, Flag, Number, Text, Tree, Whole, word_of
 from laneway.mail import CAP_MAX, Drop, Mode, OnCrash
 from laneway.options import SESSION_LANES
@@ -132,16 +132,16 @@ class QueueBlock:
         OnCrash, Setting(kind=ON_CRASH, says="What becomes of a message whose turn a crash cut short.")
     ] = OnCrash.REPORT
     control_max_concurrency: Annotated[
-        int | None, Setting(kind=WIDTH, says="Tools: how many run at once in lane `control`.", unset="2")
+        int | None, Setting(kind=SOME_WIDTH, says="Tools: how many run at once in lane `control`.", unset="2")
     ] = None
     query_max_concurrency: Annotated[
-        int | None, Setting(kind=WIDTH, says="Tools: how many run at once in lane `query`.", unset="4")
+        int | None, Setting(kind=SOME_WIDTH, says="Tools: how many run at once in lane `query`.", unset="4")
     ] = None
     execute_max_concurrency: Annotated[
-        int | None, Setting(kind=WIDTH, says="Tools: how many run at once in lane `execute`.", unset="2")
+        int | None, Setting(kind=SOME_WIDTH, says="Tools: how many run at once in lane `execute`.", unset="2")
     ] = None
     generate_max_concurrency: Annotated[
-        int | None, Setting(kind=WIDTH, says="How many calls of models run at once in lane `generate`.", unset="1")
+        int | None, Setting(kind=SOME_WIDTH, says="How many calls of models run at once in lane `generate`.", unset="1")
     ] = None
     enable_dlq: Annotated[
         bool | None,

@@ -39,14 +39,22 @@ class Round:
     results: dict[str, ToolResult] = field(default_factory=dict)
     seq: int = 0  # its place among the rounds of the session
     at_ms: int = 0
+    _told: tuple[Utterance, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_whole(self) -> bool:
         """Whether every call has its result."""
         return all(call.id in self.results for call in self.answer.calls)
 
-    def utterances(self) -> list[Utterance]:
+    def utterances(self) -> tuple[Utterance, ...]:
         """The round as a part of the conversation; a call without a result gets one that says so."""
+        if self.state is RoundState.ACTING:
+            return self._tell()
+        if self._told is None:  # it changes no more
+            self._told = self._tell()
+        return self._told
+
+    def _tell(self) -> tuple[Utterance, ...]:
         said: list[Utterance] = list(self.prompts)
         if self.answer.text or self.answer.reasoning or self.answer.calls:
             said.append(self.answer)
@@ -54,7 +62,7 @@ class Round:
             said.append(
                 Results(results=tuple(self.results.get(call.id) or open_result(call) for call in self.answer.calls))
             )
-        return said
+        return tuple(said)
 
 
 def open_result(call: ToolCall) -> ToolResult:

@@ -170,6 +170,7 @@ class TurnMachine:
         if last is not None and last.state is RoundState.FINAL and not last.seq:
             last.answer = Answer()  # nobody has heard it, and nobody will; what was asked stays
             last.state = RoundState.ACTING
+            last._told = None  # noqa: SLF001 - it has changed after all
         changed = [one for one in self.rounds if one.state is RoundState.ACTING]
         for one in changed:
             one.state = RoundState.DONE if self._said else RoundState.CUT

@@ -223,7 +223,7 @@ class AgentRun:
     def _start(self, life: _Life, name: str, effect: Effect, context: ToolContext) -> None:
         key = context.key
         self.say("tool", name, f"{context.run_id} {context.call_id} {context.attempt}")
-        self.started[key] += 1
+        self.started[key] += effect is not Effect.READ  # a read of a round that was lost may have had the same key
         if effect is Effect.WRITE and self.started[key] > 1:
             self._break(f"{name} ({context.call_id} of {context.run_id}) runs a second time")
         session = life.sessions.get(context.session_id)

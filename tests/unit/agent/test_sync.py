@@ -409,7 +409,7 @@ def test_a_sync_tool_that_waits_for_its_own_session_is_refused_and_does_not_hang
     with Agent(model, tools=[ask], builtin_tools=False) as agent:
         session = agent.session(folder, queue_config=queue)
         assert session.send("go").text == "I see"
-        assert "waits for a message of that session, which waits for the tool" in str(session.history())
+        assert "waits for that session, which waits for the tool" in str(session.history())
 
 
 def test_what_a_caller_has_in_its_context_is_there_in_its_tools(folder: str) -> None:
@@ -609,7 +609,7 @@ def test_a_session_goes_on_where_the_store_left_it(folder: str, tmp_path: Path) 
 
 INTERNAL = {
     *("ready", "start", "unpaused", "run_turn", "begin_run", "follow", "settled", "emit_event", "lane_of", "spec_of"),
-    *("may_run_beside", "submit_model", "resume_wanted", "compact_wanted"),
+    *("may_run_beside", "submit_model", "resume_wanted", "compact_wanted", "shut"),
 }
 """What the parts of an asynchronous session say to each other."""
 

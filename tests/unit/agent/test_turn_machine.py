@@ -213,7 +213,7 @@ def test_a_cut_before_the_first_answer_keeps_what_was_said() -> None:
     run = machine()
     (one,) = run.cut([])
     assert (one.state, one.prompts, one.messages) == (RoundState.CUT, (Prompt(text="go"),), ("m1",))
-    assert one.utterances() == [Prompt(text="go")]
+    assert one.utterances() == (Prompt(text="go"),)
 
 
 def test_a_cut_after_a_steer_keeps_both_the_round_and_what_was_said() -> None:
@@ -240,7 +240,7 @@ def test_an_answer_that_was_cut_before_anybody_heard_it_is_no_part_of_the_conver
     run = machine()
     one = run.answered(Answer(text="hello"))
     assert run.cut([]) == [one]
-    assert (one.state, one.utterances()) == (RoundState.CUT, [Prompt(text="go")])
+    assert (one.state, one.utterances()) == (RoundState.CUT, (Prompt(text="go"),))
 
 
 def test_a_cut_run_that_is_to_be_forgotten_is_forgotten_from_its_first_round_on() -> None:

@@ -730,7 +730,7 @@ def test_any_source_gives_settings_or_the_one_error(source: str) -> None:
     st.fixed_dictionaries(
         {},
         optional={
-            "query_max_concurrency": st.integers(0, 100),
+            "query_max_concurrency": st.integers(1, 100),
             "enable_dlq": st.booleans(),
             "dlq_max_size": st.integers(1, 100),
             "default_timeout_ms": st.integers(1, 10**6),
