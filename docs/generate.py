@@ -172,6 +172,7 @@ INNER: Final = frozenset(
         "AsyncSession.resume_wanted",
         "AsyncSession.run_turn",
         "AsyncSession.settled",
+        "AsyncSession.shut",
         "AsyncSession.spec_of",
         "AsyncSession.start",
         "AsyncSession.submit_model",
