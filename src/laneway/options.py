@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 from laneway.errors import ConfigError
-from laneway.mail import Mode
+from laneway.mail import Mode, QueueOptions
 from laneway.records import (
     DURATION_MAX_MS,
     Boost,
@@ -675,7 +675,8 @@ class SessionOptions(Checked):
     Of the calls: `tool_lanes` and `tool_effects` say by the name of a tool where it runs and what it does to the world.
     Of the run: `max_tool_rounds` (50), `max_calls_per_answer` (64), `max_execution_time_ms`, `tool_timeout_ms`,
     `output_max` (30,000 characters of a tool's output are shown to the model). Of the session: `session_store`,
-    `session_id`, `mode` (what a message does while the session is busy), `on_crash` (`resume`, `report` or `ask`).
+    `session_id`, `mode` (what a message does while the session is busy), `messages` (the cap of its queue, what gives
+    way, debounce), `on_crash` (`resume`, `report` or `ask`).
     `tenant_id` is whose session it is: the same `session_id` of another tenant is another session. `principal`,
     `agent_template_id` and `correlation_id` are labels that Laneway never reads.
     """
@@ -690,6 +691,7 @@ class SessionOptions(Checked):
     session_store: Any = None
     session_id: str | None = None
     mode: Mode | str | None = None
+    messages: QueueOptions | None = None
     on_crash: str | None = None
     max_tool_rounds: int | None = None
     max_calls_per_answer: int | None = None
@@ -720,6 +722,7 @@ class SessionOptions(Checked):
         "session_store": _anything,
         "session_id": _optional(_text),
         "mode": _optional(lambda _, value: Mode.parse(value)),
+        "messages": _optional(_record(QueueOptions)),
         "on_crash": _optional(_word(*ON_CRASH)),
         "max_tool_rounds": _optional(_whole(1, 1_000_000)),
         "max_calls_per_answer": _optional(_whole(1, 1_000_000)),

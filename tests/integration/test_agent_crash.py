@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "concepts" / "crashes.md"
 TOOLS: Final = {"read": "look", "idempotent": "put", "write": "pay"}
 WRITES: Final = ("pay", "pay_beside", "pay_known")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # many processes, and a machine that may be busy
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from laneway.mail import MessageState, Outcome
 from laneway.runtime.turns import Turn
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # many processes, and a machine that may be busy
 
 OPENING = """
     import asyncio, os, signal, sys

@@ -67,6 +67,7 @@ class Host:
         self.env = env
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
+        self._closed_models: dict[str, tuple[str, int]] = {}
         self.guests: set[AsyncSession] = set()  # everybody who uses it, or is about to
         self._before = before
         self._opening: asyncio.Task[None] | None = None
@@ -159,7 +160,16 @@ class Host:
 
     def close_model(self, name: str, until_ms: int, reason: str) -> None:
         """A provider takes no calls for a model until then: nobody tries before."""
+        self._closed_models[name] = reason, until_ms
         self.inbox.lanes.close_until(self.model_lane(name), until_ms, reason)
+
+    def closed_model(self, name: str) -> tuple[str, int] | None:
+        """Why a model takes no calls now, and until when; None if it does."""
+        closed = self._closed_models.get(name)
+        if closed is not None and closed[1] <= self.inbox.engine.wall():
+            del self._closed_models[name]
+            return None
+        return closed
 
     async def wait(self, delay_ms: int) -> None:
         """Wait a while; a turn that waits lends its slots."""

@@ -72,6 +72,8 @@ __all__ = ("Run",)
 
 _log = logging.getLogger("laneway")
 
+BUGS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError)
+"""Errors of the code of a model: trying again does not help."""
 MODEL_RETRIES_MS = (500, 2_000, 8_000)
 CHARS_PER_TOKEN = 4  # about
 KEEP_ROUNDS = 2  # what compaction leaves as it is
@@ -329,6 +331,11 @@ class Run:
         return [*self._base, *self.machine.said()]
 
     async def _call_model(self, request: ModelRequest) -> Answer:
+        closed = self.session.host.closed_model(self.session.model.name)
+        if closed is not None:  # somebody else has heard that the provider takes no calls now
+            self._phase(TurnState.WAITING)
+            self.waits_for, until = closed
+            self.emit(RunWaitingEvent(reason=self.waits_for, until_ms=until))
         job = self.session.submit_model(functools.partial(self._stream, request))
         answer: Answer = await outcome(job, "the run was ended")
         return answer
@@ -338,6 +345,9 @@ class Run:
         model = self.session.model
         visible = request.purpose == "answer"
         stream: AsyncIterator[Chunk] | None = None
+        if self.waits_for:  # for a provider that takes calls again
+            self.waits_for = ""
+            self._phase(TurnState.THINKING if visible else TurnState.COMPACTING)
         try:
             stream = model.stream(request)
             async for chunk in stream:
@@ -347,6 +357,9 @@ class Run:
                     self._show(chunk)
         except (LanewayError, asyncio.CancelledError, KeyboardInterrupt):
             raise
+        except BUGS as error:
+            _log.warning("model %r has a bug", model.name, exc_info=True)
+            raise ModelError(f"the model has a bug: {describe(error)}", model=model.name) from error
         except BaseException as error:
             raise ModelUnavailableError(f"the model failed: {describe(error)}", model=model.name) from error
         finally:
@@ -360,6 +373,8 @@ class Run:
             self.emit(ReasoningDeltaEvent(text=chunk.text))
         elif isinstance(chunk, CallChunk):
             self.emit(ToolInputDeltaEvent(tool_id=chunk.call_id, tool_name=chunk.name, text=chunk.arguments))
+        else:
+            raise TypeError(f"a model yields chunks and an Answer, not {type(chunk).__name__}")
 
     async def _wait_for_limit(self, error: ModelLimitedError) -> None:
         """The provider says when: its limit is closed for everybody until then, and the run goes on by itself."""
@@ -484,9 +499,12 @@ class Run:
         on_crash = self.session.settings.on_crash
         if on_crash == "resume":
             return
-        reason = "the process ended while it ran"
+        reason = "the process ended while it ran; resume_run goes on with it"
         if on_crash == "ask":
+            self.waits_for = "it was cut off, and waits for an approval to go on"
+            self.emit(RunWaitingEvent(reason=self.waits_for))
             answer = await self.turn.ask_approval("resume", {"prompt": self.turn.prompt, "rounds": len(rounds)})
+            self.waits_for = ""
             if answer.state is ApprovalState.APPROVED:
                 return
             reason = f"{reason}, and going on was not approved ({answer.state})"

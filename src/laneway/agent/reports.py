@@ -99,6 +99,8 @@ class Reports:
         reason = body.get("reason") or ""
         if row.state == TurnState.SUCCEEDED:
             reason = "it answered"
+        elif row.state == TurnState.INTERRUPTED:
+            reason = reason.removesuffix("; it runs again")  # another run goes on, or reports
         return _info(row.id, row.state, rounds, answer=body.get("answer") or "", reason=reason)
 
     def _info(self, run: Run) -> RunInfo:

@@ -116,6 +116,11 @@ class AsyncSession(DirectTools, Reports):
         """Open what it needs, and go on with what an earlier process has left. Every other method does this first."""
         if self._closed:
             raise ClosedError(opened=True, what="session")
+        if self._opening is not None and self._opening.get_loop() is not asyncio.get_running_loop():
+            raise UsageError(
+                "this session was opened on another event loop",
+                hint="use it inside one asyncio.run, or use Agent and Session, which need no loop",
+            )
         if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
             self._opening = None  # it could not be opened; perhaps it can now
         if self._opening is None:
@@ -173,6 +178,9 @@ class AsyncSession(DirectTools, Reports):
                 spec_of=self.spec_of,
             )
             await self.lanes.open()
+        if self.settings.messages is not None:
+            bounds = replace(self.settings.messages, mode=None)  # each message says its own
+            await host.inbox.engine.set_options(self.owner, bounds, "the settings of the session")
         host.use(self)
 
     def _artifacts_dir(self) -> str:
@@ -631,7 +639,7 @@ class AsyncSession(DirectTools, Reports):
         self._check_inside()
         await self.ready()
         await self.book.load()
-        rounds = self.book.run(run_id)
+        rounds = self.book.run(self.book.newest(run_id))
         if not rounds:
             raise UnknownRunError(
                 f"no loop checkpoint found for run {run_id!r}",
@@ -640,7 +648,7 @@ class AsyncSession(DirectTools, Reports):
         if rounds[-1].state is RoundState.FINAL:
             raise UnknownRunError(
                 f"no loop checkpoint found for run {run_id!r}",
-                hint="it has ended with an answer; there is nothing left",
+                hint=f"it has come to its answer, in run {rounds[-1].run_id}; there is nothing left to do",
             )
         if self._run is not None and self._run.id == run_id:
             raise UsageError(f"run {run_id!r} is going on", hint="wait for it")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from laneway.mail import Mode
+from laneway.mail import Mode, QueueOptions
 from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig, merge
 from laneway.records import Effect
 
@@ -23,6 +23,7 @@ class SessionSettings:
     queue_config: SessionQueueConfig | None = None
     permission_policy: PermissionPolicy | None = None
     mode: Mode = Mode.FOLLOWUP  # a call of `send` is a question of its own: two of them are not merged unasked
+    messages: QueueOptions | None = None
     on_crash: str = "resume"
     max_tool_rounds: int = 50
     max_calls_per_answer: int = 64

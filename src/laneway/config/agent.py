@@ -86,6 +86,7 @@ class AgentSettings:
             queue_config=None if self.queue is None else self.queue.copy(),
             permission_policy=self.permissions,
             mode=self.messages.mode,
+            messages=None if self.messages.is_empty else self.messages,
             **{name: getattr(self, name) for name in (*same, *more)},
         )
 
@@ -96,9 +97,9 @@ def load_agent(source: str | os.PathLike[str], *, environ: Mapping[str, str]) ->
     Text is what has a line break or a brace, or an `=` or `:` and no ending of a file. It is HCL, YAML, TOML or JSON by
     its looks; errors name what it was taken for. Raises `InvalidConfigError` with all problems.
     """
-    if not isinstance(source, str):
+    if isinstance(source, os.PathLike):
         return agent_settings(load(source, environ=environ))
-    if not source.strip():
+    if not isinstance(source, str) or not source.strip():
         message = "an agent is configured by the path of a file, or by the text of one"
         raise InvalidConfigError([Problem(source="the configuration", message=message)])
     if not _is_text(source):

@@ -87,6 +87,9 @@ def find_workspace_file(folder: str | os.PathLike[str], problems: Problems) -> P
 
 def _bytes_of(path: str | os.PathLike[str], problems: Problems) -> bytes | None:
     try:
+        if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+            problems.refuse("it is not a plain file")
+            return None
         with Path(path).open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:

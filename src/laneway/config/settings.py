@@ -298,7 +298,7 @@ class Settings:
     ] = None
     auto_compact: Annotated[
         bool | None,
-        Setting(kind=Flag(), says="Whether a long conversation is summed up by itself.", unset="`false`"),
+        Setting(kind=Flag(), says="Whether a long conversation is summed up by itself.", unset="`true`"),
     ] = None
     auto_compact_threshold: Annotated[
         float | None,

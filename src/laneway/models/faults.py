@@ -36,6 +36,7 @@ __all__ = ("Origin", "fault_of")
 LIMITED_MS: Final = 20_000
 QUOTA_MS: Final = 300_000  # nobody tops up an account within seconds
 TEXT_MAX: Final = 500
+SECRET_MIN: Final = 6
 CAUSES_MAX: Final = 10
 TIMEOUT: Final = 408
 CONFLICT: Final = 409
@@ -139,7 +140,7 @@ def _said(error: Exception, origin: Origin) -> str:
     if not words and not isinstance(error, ModelHTTPError):
         words = _with_cause(error)
     words = " ".join((words or type(error).__name__).split())
-    if origin.secret:
+    if len(origin.secret or "") >= SECRET_MIN and origin.secret:  # what is shorter stands in every other word
         words = words.replace(origin.secret, "***")
     words = words if len(words) <= TEXT_MAX else words[: TEXT_MAX - 1] + "…"
     return f"model {origin.model!r}{status}: {words}"

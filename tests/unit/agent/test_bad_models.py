@@ -261,7 +261,6 @@ ODD_ERRORS: list[Callable[[], BaseException]] = [
     lambda: RecursionError("deep"),
     lambda: OSError(28, "no space left"),
     lambda: ExceptionGroup("two", [ValueError("1"), KeyError("2")]),
-    lambda: KeyError(),
 ]
 
 
@@ -283,6 +282,18 @@ async def test_whatever_a_model_raises_is_tried_again_and_then_ends_the_run_with
     assert watch.events[-1].error_kind == "model_unavailable"
     check_events(watch.events)
     assert shape(model.requests[-1]) == ["user: go", "user: are you there?"]
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("bug", [KeyError("x"), TypeError("no"), AttributeError("none"), "a piece of text"])
+@staged
+async def test_a_bug_in_a_model_is_told_at_once_and_not_tried_again(bug: Any, queue: bool) -> None:
+    model = Odd([bug, Answer(text="here")])
+    async with opened(model, queue=queue) as session:
+        with pytest.raises(ModelError, match="the model has a bug"):
+            await session.send("go")
+        assert now_ms() == 0
+        assert (await session.send("are you there?")).text == "here"
 
 
 @pytest.mark.parametrize("queue", QUEUES)
