@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from laneway.agent.session import AsyncSession
 from laneway.agent.settings import settled
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
-from laneway.errors import ClosedError, ConfigError
+from laneway.errors import ClosedError, ConfigError, UsageError
 from laneway.kernel.permissions import check_policy
 from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig, merge
 from laneway.records import check_whole
@@ -127,6 +127,20 @@ class AsyncAgent:
         """A session that the store knows, with its conversation."""
         over = merge(options or SessionOptions(), SessionOptions(**{**overrides, "session_id": session_id}))
         return self.session(workspace, over)
+
+    async def stored_sessions(self, *, tenant: str = "default", after: str = "", limit: int = 200) -> list[str]:
+        """The ids of the sessions in the `session_store` of this agent, in alphabetical order after `after`.
+
+        Runs that a dead process has left go on when their session is made: make one for each of these.
+        """
+        store = _store_of(self.options.session_store)
+        if store is None:
+            raise UsageError("this agent has no session_store", hint="session_store=FileSessionStore('sessions')")
+        await store.open()
+        try:
+            return await store.history.sessions(tenant, "default", after=after, limit=limit)
+        finally:
+            await store.close()
 
     def sessions(self) -> list[AsyncSession]:
         """The open sessions of this agent."""

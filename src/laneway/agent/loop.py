@@ -58,6 +58,7 @@ from laneway.errors import (
     text_of,
 )
 from laneway.kernel.checkpoints import Compaction
+from laneway.kernel.delivery import CLOSING
 from laneway.kernel.ledger import Action, Change, LedgerState, after_crash, origin_of
 from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
 from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limits, TurnMachine
@@ -171,6 +172,10 @@ class Run:
         if not self.turn._entry.live and not all(one.seq for one in self.machine.rounds):  # noqa: SLF001
             return  # fenced: another run has spoken meanwhile, and what was not written down is not said after it
         self.book.keep_unsaved()
+        one = self.machine.round
+        if self.goes_on_later and one is not None and one.state is RoundState.ACTING and not one.is_whole:
+            self.book.keep(one)  # as after a crash: what is open in it is made when the session is opened again
+            return
         ends = [
             self.calls.lose(call) if self.machine.had_begun(call) else unstarted_result(call)
             for call in self.machine.open_calls()
@@ -182,6 +187,11 @@ class Run:
             self.calls.tell_end(result, 0)
         if forget:
             self.book.forget_line(self.origin)
+
+    @property
+    def goes_on_later(self) -> bool:
+        """Whether it is being ended because its session is closed, and goes on when that is opened again."""
+        return self.turn._entry.cancelled == CLOSING  # noqa: SLF001 - why, in the words of whoever did it
 
     def fenced(self, open_results: Iterable[ToolResult]) -> None:
         """Its grace is over, and these calls still run: the conversation goes on without waiting for them."""

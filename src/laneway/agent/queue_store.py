@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.queue_records import DeadCommand
-from laneway.errors import FencedError, InvalidJobError, StoreUnavailableError, text_of
+from laneway.errors import ConfigError, FencedError, InvalidJobError, StoreUnavailableError, text_of
 from laneway.options import SESSION_LANES
 from laneway.records import Effect
 from laneway.rows import Batch, Owner, StateKey, StateRow
@@ -113,12 +113,16 @@ class StoredCommand:
         )
 
 
+_open: set[tuple[str, str]] = set()  # the queues that sessions of this process use: each has one
+
+
 class QueueStore:
     """The rows of one session."""
 
     def __init__(self, store: Store, session: str) -> None:
         self._store = store
         self._owner = Owner("default", "queue", session)
+        self._place = (os.path.realpath(getattr(store, "path", "") or str(id(store))), session)
 
     @classmethod
     def at(cls, folder: str, session: str) -> QueueStore:
@@ -136,11 +140,22 @@ class QueueStore:
 
     async def open(self) -> list[StoredCommand]:
         """Open it and read what it holds of this session, oldest first; rows that cannot be read are left alone."""
-        await self._store.open()
+        if self._place in _open:
+            raise ConfigError(
+                f"the queue of session {self._owner.session!r} in this storage_path is in use by this process",
+                setting="storage_path",
+                hint="use that session, close it first, or give this one another session_id",
+            )
+        _open.add(self._place)
+        try:
+            await self._store.open()
+        except BaseException:
+            _open.discard(self._place)
+            raise
         try:
             loaded = await self._store.load_session(self._owner)
         except BaseException:
-            await self._store.close()
+            await self.close()
             raise
         found = []
         for row in loaded.states:
@@ -154,6 +169,7 @@ class QueueStore:
 
     async def close(self) -> None:
         """Let go of it."""
+        _open.discard(self._place)
         await self._store.close()
 
     def new(self, **facts: Any) -> StoredCommand:

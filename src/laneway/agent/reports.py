@@ -115,8 +115,10 @@ class Reports:
         """What a run has told, made again from its checkpoints: its pieces of text are joined."""
         await self.run_snapshot(run_id)
         events: list[AgentEvent] = []
+        calls = 0
         for one in self.book.run(run_id):
-            events += _events_of(one)
+            calls += len(one.answer.calls)
+            events += _events_of(one, calls)
         return events
 
     # ---- the ledger ----
@@ -163,7 +165,7 @@ def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
     )
 
 
-def _events_of(one: Round) -> list[AgentEvent]:
+def _events_of(one: Round, calls: int) -> list[AgentEvent]:
     facts: dict[str, Any] = {"run_id": one.run_id, "at_ms": one.at_ms}
     events: list[AgentEvent] = []
     text = "\n".join(prompt.text for prompt in one.prompts)
@@ -192,5 +194,6 @@ def _events_of(one: Round) -> list[AgentEvent]:
             )
     events.append(TurnEndEvent(turn=one.number, total_tokens=one.answer.usage.total_tokens, **facts))
     if one.state is RoundState.FINAL:
-        events.append(EndEvent(text=one.answer.text, total_tokens=one.answer.usage.total_tokens, **facts))
+        tokens = one.answer.usage.total_tokens
+        events.append(EndEvent(text=one.answer.text, total_tokens=tokens, tool_calls_count=calls, **facts))
     return events

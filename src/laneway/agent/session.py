@@ -38,7 +38,7 @@ from laneway.errors import (
 )
 from laneway.kernel.permissions import allows_url, hides
 from laneway.kernel.rounds import RoundState
-from laneway.mail import Approval, Final, MessageKind, MessageState, Mode, Outcome, Receipt
+from laneway.mail import Approval, Final, MessageKind, MessageState, Mode, Outcome, PendingMessage, Receipt
 from laneway.rows import Owner
 from laneway.tools.lanes import QUERY, lane_of
 
@@ -448,6 +448,18 @@ class AsyncSession(DirectTools, Reports):
         """Wait while the session is paused."""
         while self._paused is not None:
             await asyncio.shield(self._paused)
+
+    # ---- what waits ----
+
+    async def pending(self) -> list[PendingMessage]:
+        """The messages that wait here, in order, each with its place and why it waits."""
+        await self.ready()
+        return self.host.inbox.pending(self.session_id, tenant=self.owner.tenant)
+
+    async def withdraw(self, message_id: str, reason: str = "withdrawn") -> None:
+        """Take a waiting message back."""
+        await self.ready()
+        await self.host.inbox.withdraw(message_id, reason)
 
     # ---- approvals ----
 

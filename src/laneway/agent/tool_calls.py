@@ -283,7 +283,8 @@ class CallMaker:
         assert each.ended is not None
         each.ended.set_result(None)
         result = self._result_of(each)
-        self._run.machine.result(result)
+        if each.entry is not None or result.status is not ResultStatus.CANCELLED or not self._run.goes_on_later:
+            self._run.machine.result(result)  # else it had no effect, and is made when the session is opened again
         took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
         if each.entry is None:
             self.tell_end(result, took)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -97,6 +98,14 @@ class Agent(Twin[AsyncAgent]):
             lambda: self._twin.resume_session(session_id, options, workspace=workspace, **overrides),
         )
         return Session(self._portal, twin)
+
+    def stored_sessions(self, *, tenant: str = "default", after: str = "", limit: int = 200) -> list[str]:
+        """The ids of the sessions in the `session_store` of this agent, in alphabetical order after `after`.
+
+        Runs that a dead process has left go on when their session is made: make one for each of these.
+        """
+        call = functools.partial(self._twin.stored_sessions, tenant=tenant, after=after, limit=limit)
+        return self._portal.wait("Agent.stored_sessions()", call)
 
     def sessions(self) -> list[Session]:
         """The open sessions of this agent."""

@@ -166,6 +166,11 @@ class Session(Twin[AsyncSession]):
     ledger = awaited(AsyncSession.ledger)
     settle = awaited(AsyncSession.settle)
 
+    # ---- what waits ----
+
+    pending = awaited(AsyncSession.pending)
+    withdraw = awaited(AsyncSession.withdraw)
+
     # ---- approvals ----
 
     approvals = awaited(AsyncSession.approvals)
