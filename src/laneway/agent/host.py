@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from laneway.errors import ClosedError, InterruptSignalError
 from laneway.inbox import Inbox
-from laneway.lanes import TOOL_LANES
+from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Final, OnCrash
 from laneway.records import LaneConfig
 from laneway.runtime.errands import WAIT_LANE
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ("Host", "host_of")
 
 WIDE = 1_000_000
+THREADS_MAX = 2_000
 MODEL_LANES = "model:"
 GRACE_MS = 15_000
 
@@ -53,9 +54,12 @@ class Host:
 
     def __init__(self, store: Store | None, env: HostEnv, *, key: object, before: Host | None = None) -> None:
         self.key = key
+        # A sync tool may wait on its thread for another session, whose tools need threads, too: room for many.
+        self.lanes = Lanes(TOOL_LANES, host=env, unknown="create", threads_max=THREADS_MAX)
         self.inbox = Inbox(
             _Handler(self),
             store=store,
+            lanes=self.lanes,
             mode="followup",
             cap=100_000,
             drop="new",
@@ -72,9 +76,6 @@ class Host:
         self._before = before
         self._opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
-        registry = self.inbox.lanes.engine.kernel.registry
-        for name, config in TOOL_LANES.items():  # known before any lane of a model: that is the order they are taken in
-            registry.configure(name, config, now=env.clock.monotonic_ms())
         engine = self.inbox.engine
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.on_settled = self._settled
@@ -92,10 +93,12 @@ class Host:
         before, self._before = self._before, None
         if before is not None and before.closing is not None:  # it lets go of the store first
             await asyncio.gather(before.closing, return_exceptions=True)
+        await self.lanes.__aenter__()
         try:
             await self.inbox.__aenter__()
         except BaseException:
             _forget(self)
+            await self.lanes.close()
             raise
 
     @property
@@ -133,6 +136,7 @@ class Host:
                 await asyncio.gather(self._opening, return_exceptions=True)
             if self.is_open:
                 await self.inbox.close()
+                await self.lanes.close()
         finally:
             _forget(self)
 

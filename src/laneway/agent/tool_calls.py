@@ -320,9 +320,8 @@ class CallMaker:
             return self._cut_result(each, each.cut or text_of(error))
         except (JobTimeoutError, TimeoutError) as error:
             note = " It may have had its effect: look before you do it again." if each.has_effect else ""
-            return result(
-                output=f"[Timed out: {text_of(error) or 'it ran too long'}.{note}]", status=ResultStatus.TIMED_OUT
-            )
+            said = error.reason if isinstance(error, JobTimeoutError) else text_of(error)
+            return result(output=f"[Timed out: {said or 'it ran too long'}.{note}]", status=ResultStatus.TIMED_OUT)
         except StoreUnavailableError as error:
             if each.began_ms < 0 and not self._run.machine.had_begun(each.call):
                 return result(output=f"[Not run: {text_of(error)}]", status=ResultStatus.ERROR)

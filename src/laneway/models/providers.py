@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ("ModelOptions", "Prices", "ProviderSettings", "model_from", "open_model")
 
-EXTRA: Final = "pip install laneway[models]"
+EXTRA: Final = 'pip install "laneway[models]"'
 SCRIPTED: Final = "scripted"
 COMMON: Final = ("anthropic", "google", "ollama", "openai")
 OLLAMA_URL: Final = "http://localhost:11434/v1"
