@@ -116,11 +116,7 @@ class AsyncSession(DirectTools, Reports):
         """Open what it needs, and go on with what an earlier process has left. Every other method does this first."""
         if self._closed:
             raise ClosedError(opened=True, what="session")
-        if self._opening is not None and self._opening.get_loop() is not asyncio.get_running_loop():
-            raise UsageError(
-                "this session was opened on another event loop",
-                hint="use it inside one asyncio.run, or use Agent and Session, which need no loop",
-            )
+        self._check_loop()
         if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
             self._opening = None  # it could not be opened; perhaps it can now
         if self._opening is None:
@@ -128,6 +124,13 @@ class AsyncSession(DirectTools, Reports):
         assert self._opening is not None
         await asyncio.shield(self._opening)
         return self
+
+    def _check_loop(self) -> None:
+        if self._opening is not None and self._opening.get_loop() is not asyncio.get_running_loop():
+            raise UsageError(
+                "this session was opened on another event loop",
+                hint="use and close it inside one asyncio.run, or use Agent and Session, which need no loop",
+            )
 
     def start(self) -> None:
         """Begin to open it on the running loop."""
@@ -200,6 +203,7 @@ class AsyncSession(DirectTools, Reports):
 
     async def shut(self) -> None:
         """What `close` does, for the agent that closes all of its sessions."""
+        self._check_loop()
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="laneway-session-closing")

@@ -7,9 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
+from laneway.agent import AsyncAgent
 from laneway.agent.results import RunResult
 from laneway.dialogue import ModelRequest, Results, ToolContext
-from laneway.errors import ClosedError, ConfigError, InvalidMessageError, LanewayError, ModelError, RunCancelledError
+from laneway.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidMessageError,
+    LanewayError,
+    ModelError,
+    RunCancelledError,
+    UsageError,
+)
 from laneway.mail import Mode
 from laneway.models import ScriptedModel, call, fail, say, think
 from laneway.models.scripted import Piece
@@ -688,3 +697,15 @@ async def test_a_cut_right_after_a_steer_while_paused_loses_nothing_that_was_sai
     assert "rather" in heard
     assert "results a=ok b=skipped" in shape(model.requests[-1])
     check_model(model)
+
+
+def test_a_session_on_another_loop_is_refused_in_words() -> None:
+    agent = AsyncAgent(ScriptedModel([[say("hello")]]), builtin_tools=False)
+    session = agent.session(".")
+    assert asyncio.run(session.send("go")).text == "hello"
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(session.send("again"))
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(session.close())
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(agent.close())
