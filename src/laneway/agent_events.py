@@ -68,7 +68,8 @@ class AgentEvent:
     def to_dict(self) -> dict[str, Any]:
         """The versioned envelope: `version`, `type`, `payload`, `metadata`; plain JSON values."""
         metadata = {name: getattr(self, name) for name in META}
-        return {"version": ENVELOPE_VERSION, "type": self.event_type, "payload": self.data, "metadata": metadata}
+        payload = {name: list(value) if isinstance(value, tuple) else value for name, value in self.data.items()}
+        return {"version": ENVELOPE_VERSION, "type": self.event_type, "payload": payload, "metadata": metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
