@@ -29,7 +29,7 @@ from typing import Any
 
 from laneway.dialogue import ToolSpec
 from laneway.errors import ConfigError
-from laneway.kernel.shell_text import ShellText, Simple, read_shell
+from laneway.kernel.shell_text import MANY, ONE, ShellText, Simple, read_shell
 from laneway.kernel.url_text import is_allowed_url, read_url, ways_to
 from laneway.options import PermissionPolicy
 from laneway.records import Effect
@@ -162,7 +162,10 @@ def decide(
         return Decision(verdict=Verdict.ALLOW, rule=text, reason=f"the rule {text!r} allows it")
     default = Verdict(policy.default_decision)
     says = {Verdict.ALLOW: "allows it", Verdict.DENY: "forbids it", Verdict.ASK: "asks"}[default]
-    return Decision(verdict=default, reason=f"no rule is about this call of {name}, and the policy then {says}")
+    about = call.uncovered(allowing) if allowing else ""
+    return Decision(
+        verdict=default, reason=f"no rule is about {about or f'this call of {name}'}, and the policy then {says}"
+    )
 
 
 class _Call:
@@ -177,6 +180,10 @@ class _Call:
     def covered_by(self, rules: list[Rule]) -> tuple[Rule, ...]:
         """The rules that allow all of it; empty if they do not."""
         raise NotImplementedError
+
+    def uncovered(self, rules: list[Rule]) -> str:
+        """The part of it that none of these rules allows, though they may allow others; empty if there is none."""
+        return ""
 
 
 def _call_of(name: str, arguments: Mapping[str, Any], workspace: str) -> _Call:
@@ -263,19 +270,45 @@ class _ShellCall(_Call):
             used.append(rule)
         return tuple(used)
 
+    def uncovered(self, rules: list[Rule]) -> str:
+        if self._text is None or not self._text.is_readable or not self._text.commands:
+            return ""
+        if self._text.plain is None:
+            return "a command with more in it than simple commands (variables, redirections, substitutions …)"
+        parts = self._text.plain
+        for simple in parts if len(parts) > 1 else ():
+            if not any(_is_simple(rule.pattern or "*", simple, widely=False) for rule in rules):
+                return f"the part {simple.canonical[:100]!r} of this command"
+        return ""
+
 
 def _is_simple(pattern: str, simple: Simple, *, widely: bool) -> bool:
-    texts = {simple.canonical, simple.raw, " ".join(simple.words)} if widely else {simple.canonical, simple.raw}
-    return any(_is_command(pattern, text.casefold() if widely else text, widely=widely) for text in texts)
+    if not widely:
+        return any(_is_command(pattern, text) for text in (simple.canonical, simple.raw))
+    head = pattern[:1]
+    if head in ("*", "?"):
+        if simple.is_part:
+            return False  # what a star at the beginning says of the end of a command it says of the whole one
+    elif head not in (simple.words[0][:1].casefold(), simple.raw[:1].casefold(), "'"):
+        return False
+    texts = {simple.canonical, simple.raw, " ".join(simple.words)}
+    if any(_is_command(pattern, text.casefold(), widely=True) for text in texts):
+        return True
+    if not simple.unsure or head in ("*", "?"):
+        return False
+    return _is_command(pattern, " ".join(simple.wide).casefold(), widely=True, fits=could_match)
 
 
-def _is_command(pattern: str, text: str, *, widely: bool) -> bool:
+def _is_command(
+    pattern: str, text: str, *, widely: bool = False, fits: Callable[[str, str], bool] | None = None
+) -> bool:
+    fits = fits or matches
     prefix = pattern.removesuffix(":*").rstrip() if pattern.endswith(":*") else None
     if prefix is not None:
-        return matches(prefix, text) or matches(f"{prefix} *", text)
-    if widely and pattern.endswith(" *") and matches(pattern[:-2].rstrip(), text):
+        return fits(prefix, text) or fits(f"{prefix} *", text)
+    if widely and pattern.endswith(" *") and fits(pattern[:-2].rstrip(), text):
         return True  # `rm *` forbids `rm` alone too
-    return matches(pattern, text)
+    return fits(pattern, text)
 
 
 # ---- paths ----
@@ -429,6 +462,8 @@ def matches(pattern: str, text: str) -> bool:
     Two fingers instead of a regular expression: a pattern with many stars cannot make it slow beyond the product of
     both lengths.
     """
+    if pattern and text and pattern[0] not in ("*", "?", text[0]):
+        return False
     at = mark = back = 0
     star = -1
     while mark < len(text):
@@ -444,3 +479,39 @@ def matches(pattern: str, text: str) -> bool:
         else:
             return False
     return not pattern[at:].strip("*")
+
+
+def could_match(pattern: str, text: str) -> bool:
+    """Whether a text of which parts are not known yet may come to fit a pattern.
+
+    Steps through the text with all the places of the pattern at which one may be by then.
+    """
+    if len(pattern) * len(text) > SUBJECT_MAX:
+        return True
+    end = len(pattern)
+    places = _with_stars(pattern, {0})
+    for char in text:
+        if not places:
+            return False
+        if char == MANY:
+            places = set(range(min(places), end + 1))
+        elif char == ONE:
+            places = {
+                at for place in places for at in range(place, pattern.find(" ", place) % (end + 1) + 1) if at <= end
+            }
+        else:
+            moved = {at + 1 for at in places if at < end and pattern[at] in ("?", char)}
+            places = moved | {at for at in places if at < end and pattern[at] == "*"}
+        places = _with_stars(pattern, places)
+    return end in places
+
+
+def _with_stars(pattern: str, places: set[int]) -> set[int]:
+    """A star may also be nothing."""
+    reached = set(places)
+    for place in places:
+        at = place
+        while at < len(pattern) and pattern[at] == "*":
+            at += 1
+            reached.add(at)
+    return reached

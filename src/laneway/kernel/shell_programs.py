@@ -10,14 +10,33 @@ import re
 
 __all__ = ("is_code_safe", "is_quiet", "known_name")
 
-SHELLS = frozenset("ash bash csh dash elvish fish ksh lksh mksh nu oksh osh pwsh rbash sh tcsh xonsh yash zsh".split())
+SHELLS = frozenset(
+    [
+        "ash",
+        "bash",
+        "csh",
+        "dash",
+        "elvish",
+        "fish",
+        "ksh",
+        "lksh",
+        "mksh",
+        "nu",
+        "oksh",
+        "osh",
+        "pwsh",
+        "rbash",
+        "sh",
+        "tcsh",
+        "xonsh",
+        "yash",
+        "zsh",
+    ]
+)
 """Programs that read the language of a shell: from `-c`, from a file, or from their input."""
 
-TEXT_RUNNERS = frozenset(
-    """
-    at batch cmd coproc dtach eval fc mosh powershell rsh runuser screen script sg ssh su tmux trap watch
-    """.split()
-)
+_TEXT_RUNNERS = "at batch cmd coproc dtach eval fc mosh powershell rsh runuser screen script sg ssh su tmux trap watch"
+TEXT_RUNNERS = frozenset(_TEXT_RUNNERS.split())
 """Programs whose arguments, put together, are a text that a shell reads."""
 
 RUNNERS = {
@@ -56,6 +75,7 @@ ODD = {
     "complete": "",
     "enable": r"-.*[fd]",
     "env": r"-[^-]*S|--s",
+    "git": r"ext::",
     "hash": r"-.*p",
     "history": r"-.*[sarnp]",
     "mapfile": r"-.*C",
@@ -94,9 +114,9 @@ export factor false fg fgrep file fmt fold free getent getopts grep groups gunzi
 install jobs join jq kill killall let ln local locale logname ls lsblk lscpu lsof md5sum mkdir mkfifo mktemp more mv nl
 nproc nslookup od paste pgrep ping pip pkill popd pr printenv printf ps pstree pushd pwd read readlink readonly realpath
 return rev rg rmdir seq set sha1sum sha224sum sha256sum sha384sum sha512sum shasum shift shuf sleep sort split stat
-strings sum sync tac tail tar tee test times touch tput tr tree true truncate tsort tty type typeset ulimit umask unalias
-uname unexpand uniq unlink unset unxz unzip uptime users vdir w wait wc wget whereis which who whoami xxd xz xzcat yes
-zcat zgrep zip zstd git apt apt-get brew dnf yum npm yarn pnpm gem pip3 uniq
+strings sum sync tac tail tar tee test times touch tput tr tree true truncate tsort tty type typeset ulimit umask
+unalias uname unexpand uniq unlink unset unxz unzip uptime users vdir w wait wc wget whereis which who whoami xxd xz
+xzcat yes zcat zgrep zip zstd git apt apt-get brew dnf yum npm yarn pnpm gem pip3
 """
 QUIET = frozenset(_QUIET.split())
 """Programs that take their arguments for names or text, and run none of them."""
@@ -123,7 +143,8 @@ _UNLESS = {
 }
 _UNLESS_READ = {name: re.compile(text) for name, text in _UNLESS.items()}
 
-EVALUATING = frozenset("[ [[ declare export let local printf read readonly test typeset unset wait".split())
+_EVALUATING = "[ [[ declare export let local printf read readonly set test typeset unset wait"
+EVALUATING = frozenset(_EVALUATING.split())
 """Builtins that work out what is in square brackets, substitutions in there included, though it was in quotes."""
 
 _VERSION = re.compile(r"-?[\d.]+$")
@@ -143,7 +164,7 @@ def known_name(word: str) -> str:
 
 
 def is_quiet(name: str, words: list[str]) -> bool:
-    """Whether a program runs nothing of what it is told here."""
+    """Whether a program runs nothing of what it is told here. The name is the whole one: `uname26` is not `uname`."""
     if name not in QUIET:
         return False
     unless = _UNLESS_READ.get(name)
