@@ -33,6 +33,7 @@ from laneway.errors import (
     LanewayError,
     RunCancelledError,
     RunFailedError,
+    UnknownMessageError,
     UnknownRunError,
     UsageError,
 )
@@ -171,7 +172,8 @@ class AsyncSession(DirectTools, Reports):
         )
         config = self.settings.queue_config
         if config is not None:
-            name = f"s:{self.session_id}"
+            tenant = self.owner.tenant
+            name = f"s:{self.session_id}" if tenant == "default" else f"t:{tenant}/{self.session_id}"
             self.lanes = SessionLanes(
                 host.inbox.lanes,
                 name,
@@ -353,8 +355,21 @@ class AsyncSession(DirectTools, Reports):
         """Wait until a message has its answer; what `send` would have returned or raised."""
         await self.ready()
         self._check_inside()
+        await self._check_own(message_id)
         final = await self.host.inbox.wait(message_id)
         return await self._result(final)
+
+    async def _check_own(self, message_id: str) -> None:
+        """Refuse messages of other sessions: ids may be guessed, and tenants share a store."""
+        engine = self.host.inbox.engine
+        item = engine.kernel.items.get(message_id)
+        if item is not None:
+            owner: Owner | None = item.owner
+        else:
+            row = await engine.store.history.message(message_id)
+            owner = None if row is None else Owner(row.tenant, row.workspace, row.session)
+        if owner != self.owner:
+            raise UnknownMessageError(message_id=message_id)
 
     def _check_inside(self) -> None:
         """Refuse a tool that would wait for its own session, which waits for the tool."""
@@ -463,6 +478,7 @@ class AsyncSession(DirectTools, Reports):
     async def withdraw(self, message_id: str, reason: str = "withdrawn") -> None:
         """Take a waiting message back."""
         await self.ready()
+        await self._check_own(message_id)
         await self.host.inbox.withdraw(message_id, reason)
 
     # ---- approvals ----
@@ -473,14 +489,14 @@ class AsyncSession(DirectTools, Reports):
         return self.host.inbox.approvals(self.session_id, tenant=self.owner.tenant)
 
     async def approve(self, approval_id: str, *, by: str = "host") -> bool:
-        """Say yes to a request. False: it is not pending (any more)."""
-        await self.ready()
-        return await self.host.inbox.approve(approval_id, by=by)
+        """Say yes to a request. False: it is not pending here (any more)."""
+        own = [one.id for one in await self.approvals()]
+        return approval_id in own and await self.host.inbox.approve(approval_id, by=by)
 
     async def deny(self, approval_id: str, reason: str = "", *, by: str = "host") -> bool:
-        """Say no to a request. False: it is not pending (any more)."""
-        await self.ready()
-        return await self.host.inbox.deny(approval_id, reason, by=by)
+        """Say no to a request. False: it is not pending here (any more)."""
+        own = [one.id for one in await self.approvals()]
+        return approval_id in own and await self.host.inbox.deny(approval_id, reason, by=by)
 
     # ---- runs ----
 
