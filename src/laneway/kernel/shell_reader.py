@@ -22,6 +22,8 @@ RESERVED = frozenset(_KEYWORDS.split())
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^\]]*\])?\+?=")
 _ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^\]]*\])?\+?=\Z")
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./~^*?\[\]{}!-]+", re.ASCII)
+_HARMLESS = re.compile(r"(?:>&[12]|>>?[ \t]*/dev/null)(?=$|[\s;&|)])")
+"""`2>&1` and `>/dev/null`, which models write behind everything: no file is touched."""
 _REDIRECTIONS = ("<<<", "<<-", "<<", "<>", "<&", "<", ">>", ">&", ">|", ">")
 _DELIMITER = re.compile(r"[ \t]*(?:'([\w.-]+)'|\"([\w.-]+)\"|(\\?)([\w.-]+))(?=[\s;&|()<>]|\Z)", re.ASCII)
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
@@ -195,7 +197,8 @@ class Reader:
         self._began = self.at
 
     def _redirection(self, char: str) -> None:
-        self.is_plain = False
+        if not _HARMLESS.match(self._text, self.at) or "".join(self._word) not in ("", "1", "2"):
+            self.is_plain = False
         if self._text[self.at + 1 : self.at + 2] == "(":
             self._in_word = True
             self._substitution(self.at + 2, ONE)

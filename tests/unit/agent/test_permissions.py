@@ -98,7 +98,6 @@ def test_an_allowed_command_may_be_written_in_any_plain_way(command: str) -> Non
         'git "`rm -rf /`"',
         "git <(rm -rf /)",
         "git status > /etc/passwd",
-        "git status 2>&1",
         "git status < /etc/shadow",
         "git apply <<EOF\nrm\nEOF",
         "git ${IFS}",

@@ -500,3 +500,23 @@ def test_without_anything_unknown_a_text_could_match_if_it_does() -> None:
 def test_a_text_made_to_be_slow_is_decided_all_the_same(command: str) -> None:
     assert verdict(command, "bash(rm *)") in (Verdict.ALLOW, Verdict.DENY)
     assert len(read_shell(command).commands) < 30_000
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("git status 2>&1", "allow"),
+        ("git status -s 2>/dev/null", "allow"),
+        ("git status > /dev/null 2>&1 && git log", "allow"),
+        ("git log >out", "ask"),
+        ("git log 2>&1; rm x", "ask"),
+        ("git log 2>&1 | sh", "ask"),
+        ("git x 3>/dev/null", "ask"),
+        ("git x >/dev/null/../a", "ask"),
+        ("git x >&2$(rm y)", "ask"),
+        ("git x >/dev/null$y", "ask"),
+    ],
+)
+def test_an_allow_rule_sees_through_redirections_that_touch_no_file(command: str, verdict: str) -> None:
+    policy = PermissionPolicy(allow=["bash(git *)"])
+    assert decide(policy, ToolSpec(name="bash"), {"command": command}).verdict == verdict
