@@ -40,6 +40,7 @@ from laneway.dialogue import (
     Utterance,
 )
 from laneway.errors import ModelLimitedError, StoreUnavailableError
+from laneway.kernel.rounds import Round
 from laneway.options import PermissionPolicy, SessionQueueConfig
 from laneway.rows import Batch, BatchResult, MessageRow, StateRow
 from laneway.stores import sqlite_writer
@@ -426,10 +427,14 @@ async def resumed(session: AsyncSession) -> dict[str, Any]:
         await session.host.inbox.wait(row.id)  # what the last life left has its end
     runs = await session.runs()
     old = runs[-1] if not runs[-1].resumed_from and runs[-1].rounds else runs[0]
-    rounds = [asdict(one) for one in session.book.run(old.run_id)]
+    rounds = [_facts(one) for one in session.book.run(old.run_id)]
     result = await session.resume_run(old.run_id)
-    after = [asdict(one) for one in session.book.run(old.run_id)]
+    after = [_facts(one) for one in session.book.run(old.run_id)]
     return {"old": old.run_id, "new": result.run_id, "text": result.text, "intact": rounds == after}
+
+
+def _facts(one: Round) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if not name.startswith("_")}
 
 
 async def send_all(session: AsyncSession, scene: Scene, killer: Killer) -> None:
