@@ -31,7 +31,8 @@ def play_to_end(run: Run, loop: SimLoop, trace: Trace, *, seed: int, tier: Tier)
     problem = None
     cause: BaseException | None = None
     quiet = logging.getLogger("laneway")
-    level, quiet.level = quiet.level, logging.CRITICAL + 1
+    level = quiet.level
+    quiet.setLevel(logging.CRITICAL + 1)  # by the method: a level that is set by hand is remembered wrongly
     try:
         loop.run_until_complete(loop.create_task(run.play(), name="sim main"))
         loop.cancel_leftovers()
@@ -46,7 +47,7 @@ def play_to_end(run: Run, loop: SimLoop, trace: Trace, *, seed: int, tier: Tier)
             run.give_up()
             with contextlib.suppress(Exception):  # the run has failed already; this only tidies up
                 loop.cancel_leftovers()
-        quiet.level = level
+        quiet.setLevel(level)
         loop.close()
     tail = trace.tail()
     if run.broken is not None:
