@@ -381,11 +381,15 @@ FORK = """
     store = SqliteStore(sys.argv[1])
     asyncio.run(store.open())
     read, write = os.pipe()
+    there, came = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(write)  # so that it ends with its parent, whatever happens there
+        os.write(came, b"x")  # it has let go of what its parent holds: that is done while it is made
         os.read(read, 1)
         asyncio.run(child(store))
         os._exit(0)
+    os.read(there, 1)
     assert lock_holder(store.path) == str(os.getpid())
     asyncio.run(store.close())
     assert lock_holder(store.path) is None
