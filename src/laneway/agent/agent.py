@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import importlib.util
+import logging
 import os
 import secrets
 import shutil
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from laneway.ports import Model, Store, Tool
 
 __all__ = ("AsyncAgent",)
+
+_log = logging.getLogger("laneway")
 
 
 class AsyncAgent:
@@ -104,8 +107,11 @@ class AsyncAgent:
         if found.session_id is not None:
             check_key(found.session_id, "session id")
         folder = os.fspath(workspace)
-        if not os.path.isdir(os.path.expanduser(folder)):
-            raise ConfigError(f"there is no folder {folder!r}", setting="workspace", value=folder)
+        place = os.path.expanduser(folder)
+        if not os.path.exists(place):  # an agent without file tools needs none, and a tool may make it
+            _log.warning("the workspace %s does not exist: tools that work there will say so", folder)
+        elif not os.path.isdir(place):
+            raise ConfigError(f"the workspace {folder!r} is not a folder", setting="workspace", value=folder)
         session = AsyncSession(
             self,
             folder,

@@ -709,3 +709,14 @@ def test_a_session_on_another_loop_is_refused_in_words() -> None:
         asyncio.run(session.close())
     with pytest.raises(UsageError, match="another event loop"):
         asyncio.run(agent.close())
+
+
+@staged
+async def test_a_workspace_that_is_not_there_is_told_by_the_tools_that_need_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = ScriptedModel([[call("read", path="a")], [say("I see")]])
+    async with AsyncAgent(model) as agent:
+        assert (await agent.session("/no/such/folder").send("go")).text == "I see"
+    assert "the workspace /no/such/folder is not there" in str(model.requests[-1])
+    assert "does not exist" in caplog.text

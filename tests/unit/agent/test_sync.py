@@ -456,8 +456,8 @@ def test_a_session_is_open_when_it_is_returned(folder: str) -> None:
 
 def test_what_keeps_a_session_from_opening_is_raised_where_it_is_made(folder: str) -> None:
     with new_agent([say("fine")]) as agent:
-        with pytest.raises(ConfigError, match="there is no folder"):
-            agent.session("/no/such/folder")
+        with pytest.raises(ConfigError, match="is not a folder"):
+            agent.session(__file__)
         with pytest.raises(ConfigError, match="did you mean"):
             agent.session(folder, sesion_id="s1")
         first = agent.session(folder, session_id="s1")
