@@ -593,12 +593,13 @@ def test_thirty_random_kills_lose_no_message_and_make_no_write_twice(
     ],
 )
 def test_a_planted_fault_is_found(fault: str, found: str, tmp_path: Path) -> None:
-    for seed in range(3):  # a kill has to hit
+    tally = ""
+    for seed in range(8):  # a kill has to hit; on a busy machine a short rest may also leave messages without an answer
         folder = str(tmp_path / f"chaos-{seed}")
         done = chaos("--agent-kills", "8", "--rest", "2", "--seed", str(seed), "--sabotage", fault, "--folder", folder)
         assert done.returncode in (0, 1), done.stdout + done.stderr
-        if done.returncode:
+        tally = done.stdout.strip().splitlines()[-1]
+        if done.returncode and f"{found} 0" not in tally:
             break
-    tally = done.stdout.strip().splitlines()[-1]
     assert found in tally
     assert f"{found} 0" not in tally
