@@ -96,6 +96,7 @@ def parts_of(signature: inspect.Signature) -> Iterator[str]:
 
 def annotation_of(annotation: object) -> str:
     """A type as it is written in the code."""
+    annotation = getattr(annotation, "__forward_arg__", annotation)
     if isinstance(annotation, str):
         return ALIASES.get(annotation, annotation.replace("'", '"'))
     return getattr(annotation, "__name__", str(annotation))
