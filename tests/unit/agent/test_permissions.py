@@ -286,7 +286,7 @@ def test_a_command_is_taken_apart_once_and_in_order() -> None:
         "a/../.env",
         "./a/../.env",
         "a//b/./.env.local",
-        "/work/project/.env",
+        "/srv/project/.env",
         "/elsewhere/.env",
         "../.env",
         "../../x/.env",
@@ -299,7 +299,7 @@ def test_a_command_is_taken_apart_once_and_in_order() -> None:
 def test_a_forbidden_file_is_found_however_its_path_is_written(path: str) -> None:
     rules: dict[str, Any] = {"deny": ("write(**/.env*)",), "allow": ("*",)}
     assert call("write", {"path": path, "content": ""}, **rules) is DENY
-    assert call("write", {"path": path, "content": ""}, workspace="/work/project", **rules) is DENY
+    assert call("write", {"path": path, "content": ""}, workspace="/srv/project", **rules) is DENY
     assert call("write", {"path": "env", "content": ".env"}, **rules) is ALLOW
 
 
@@ -307,12 +307,12 @@ def test_a_forbidden_folder_is_found_by_an_absolute_path_too() -> None:
     rules: dict[str, Any] = {"deny": ("edit(secrets/**)",), "allow": ("*",)}
     assert call("edit", {"path": "secrets/a/b"}, **rules) is DENY
     assert call("edit", {"path": "secrets"}, **rules) is DENY
-    assert call("edit", {"path": "/work/project/secrets/a"}, **rules) is DENY
-    assert call("edit", {"path": "/work/project/secrets/a"}, workspace="/work/project/", **rules) is DENY
+    assert call("edit", {"path": "/srv/project/secrets/a"}, **rules) is DENY
+    assert call("edit", {"path": "/srv/project/secrets/a"}, workspace="/srv/project/", **rules) is DENY
     assert call("edit", {"path": "secretsx/a"}, **rules) is ALLOW
     absolute: dict[str, Any] = {"deny": ("read(/etc/**)",), "allow": ("*",)}
-    assert call("read", {"path": "../../etc/passwd"}, workspace="/work/project", **absolute) is DENY
-    assert call("read", {"path": "etc/passwd"}, workspace="/work/project", **absolute) is ALLOW
+    assert call("read", {"path": "../../etc/passwd"}, workspace="/srv/project", **absolute) is DENY
+    assert call("read", {"path": "etc/passwd"}, workspace="/srv/project", **absolute) is ALLOW
 
 
 @pytest.mark.parametrize(
@@ -320,12 +320,12 @@ def test_a_forbidden_folder_is_found_by_an_absolute_path_too() -> None:
     [
         ("src/a.py", ALLOW),
         ("./src/x/../a.py", ALLOW),
-        ("/work/project/src/a.py", ALLOW),
+        ("/srv/project/src/a.py", ALLOW),
         ("src/../a.py", ASK),
         ("src/../../src/a.py", ASK),
         ("../src/a.py", ASK),
         ("/src/a.py", ASK),
-        ("/work/projects/src/a.py", ASK),
+        ("/srv/projects/src/a.py", ASK),
         ("~/src/a.py", ASK),
         ("srcx/a.py", ASK),
         ("a\0b", ASK),
@@ -333,7 +333,7 @@ def test_a_forbidden_folder_is_found_by_an_absolute_path_too() -> None:
     ],
 )
 def test_an_allowed_folder_is_that_folder_of_the_workspace_only(path: object, verdict: Verdict) -> None:
-    assert call("write", {"path": path}, workspace="/work/project", allow=("write(src/**)",)) is verdict
+    assert call("write", {"path": path}, workspace="/srv/project", allow=("write(src/**)",)) is verdict
 
 
 def test_two_stars_take_any_number_of_folders_and_one_star_none() -> None:
