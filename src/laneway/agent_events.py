@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from laneway.dialogue import ResultStatus
+from laneway.dialogue import ResultStatus, ToolResult
 
 __all__ = (
     "AGENT_EVENTS",
@@ -203,6 +203,19 @@ class ToolEndEvent(AgentEvent):
     exit_code: int | None = None
     artifact: str | None = None
     duration_ms: int = 0
+
+    @classmethod
+    def of(cls, result: ToolResult, **more: Any) -> ToolEndEvent:
+        """The end of a call, from its result."""
+        return cls(
+            tool_id=result.call_id,
+            tool_name=result.name,
+            tool_output=result.output,
+            status=result.status,
+            exit_code=result.exit_code,
+            artifact=result.artifact,
+            **more,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,8 @@ class Book:
         self.rounds: list[Round] = []
         self._runs: dict[str, list[Round]] = {}
         self._run_of: dict[str, str] = {}  # the newest run over a message
+        self.lineage: dict[str, str] = {}  # which run each run goes on for
+        self._taken_over: dict[str, int] = {}  # from which round on another run tells the rounds of a run itself
         self.entries: dict[str, LedgerEntry] = {}  # the newest of each key
         self.compaction: Compaction | None = None
         self.is_loaded = False
@@ -147,25 +149,15 @@ class Book:
         """
         said: list[Utterance] = []
         after = 0
-        taken_over = self._taken_over()
         if self.compaction is not None and self.compaction.conversation == conversation:
             said.append(self.compaction.summary)
             after = self.compaction.upto_seq
         for one in self.rounds:
             if one.conversation != conversation or one.seq <= after or one.run_id == without:
                 continue
-            if one.state is not RoundState.FORGOTTEN and one.number < taken_over.get(one.run_id, one.number + 1):
+            if one.state is not RoundState.FORGOTTEN and one.number < self._taken_over.get(one.run_id, one.number + 1):
                 said += one.utterances()
         return said
-
-    def _taken_over(self) -> dict[str, int]:
-        """From which round on another run has gone on for a run: it tells these rounds itself."""
-        return {one.resumed_from: one.number for one in self.rounds if one.resumed_from}
-
-    @property
-    def lineage(self) -> dict[str, str]:
-        """Which run each run goes on for."""
-        return {one.run_id: one.resumed_from for one in self.rounds if one.resumed_from}
 
     def run(self, run_id: str) -> list[Round]:
         """The rounds of one run, in order."""
@@ -183,6 +175,9 @@ class Book:
         self._runs.setdefault(one.run_id, []).append(one)
         for message in one.messages:
             self._run_of[message] = one.run_id
+        if one.resumed_from:
+            self.lineage[one.run_id] = one.resumed_from
+            self._taken_over[one.resumed_from] = one.number
 
     def unfinished(self, messages: Iterable[str]) -> list[Round]:
         """The rounds of the newest run over these messages, if it has not come to its end.

@@ -6,11 +6,12 @@ The host is its own approver: what its policy denies is refused, what would have
 from __future__ import annotations
 
 import functools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.hearing import heard_run
 from laneway.agent.tool_calls import within
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json
 from laneway.errors import PermissionDeniedError, ToolFailedError, UsageError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ("DirectTools",)
 
 
-class DirectTools:
+class DirectTools(ABC):
     """What a host may do in a session beside talking to it."""
 
     toolbox: Mapping[str, Tool]
@@ -80,7 +81,7 @@ class DirectTools:
         return tool, checked
 
     async def _call(self, tool: Tool, arguments: Mapping[str, Any], attempt: int) -> ToolOutput:
-        return await tool.run(arguments, replace(self.tool_context, attempt=attempt))
+        return await heard_run(tool, arguments, replace(self.tool_context, attempt=attempt))
 
     async def _run_payload(self, tool: str, arguments: Mapping[str, Any], *, attempt: int) -> Any:
         """Run a payload that is in a lane already."""
@@ -152,6 +153,11 @@ class DirectTools:
         """Run several things in a lane, as many at once as it allows; what comes of them, in their order."""
         lanes = await self._queue()
         return await lanes.submit_batch(lane, items, effect=effect, timeout_ms=timeout_ms, return_errors=return_errors)
+
+    async def retry_dead_letter(self, command_id: str) -> Any:
+        """Make a dead call again; what comes of it."""
+        lanes = await self._queue()
+        return await lanes.retry_dead_letter(command_id)
 
     async def _queue(self) -> SessionLanes:
         await self.ready()

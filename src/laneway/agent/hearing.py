@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from laneway.dialogue import Answer, ToolCall, ToolOutput, Usage, compact_json
-from laneway.errors import LanewayError, ModelError, text_of
+from laneway.dialogue import Answer, ToolCall, ToolContext, ToolOutput, Usage, compact_json
+from laneway.errors import LanewayError, ModelError, describe, text_of
 from laneway.kernel.checkpoints import to_json
+from laneway.ports import Tool
 
-__all__ = ("heard_answer", "heard_output")
+__all__ = ("heard_answer", "heard_output", "heard_run")
 
 COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -63,6 +65,18 @@ def _call(call: object, refuse: Any) -> ToolCall:
         if not isinstance(getattr(call, name), str):
             raise refuse(f"a call whose {name} must be text", getattr(call, name))
     return ToolCall(id=text_of(call.id), name=text_of(call.name), arguments=text_of(call.arguments))
+
+
+async def heard_run(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    """Run a tool; what it gives back can be kept, and what it raises is an `Exception`."""
+    try:
+        return heard_output(await tool.run(arguments, context))
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:  # it would end the loop of everybody
+        raise RuntimeError(f"the tool called exit({error.code!r})") from error
+    except BaseException as error:
+        raise RuntimeError(f"the tool raised {describe(error)}") from error
 
 
 def heard_output(value: object) -> ToolOutput:

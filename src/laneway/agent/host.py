@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from laneway.errors import ClosedError, InterruptSignalError
 from laneway.inbox import Inbox
+from laneway.kernel.registry import lane_part
 from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Final, OnCrash
 from laneway.records import LaneConfig
@@ -71,7 +72,6 @@ class Host:
         self.env = env
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
-        self._closed_models: dict[str, tuple[str, int]] = {}
         self.guests: set[AsyncSession] = set()  # everybody who uses it, or is about to
         self._before = before
         self._opening: asyncio.Task[None] | None = None
@@ -164,16 +164,13 @@ class Host:
 
     def close_model(self, name: str, until_ms: int, reason: str) -> None:
         """A provider takes no calls for a model until then: nobody tries before."""
-        self._closed_models[name] = reason, until_ms
         self.inbox.lanes.close_until(self.model_lane(name), until_ms, reason)
 
     def closed_model(self, name: str) -> tuple[str, int] | None:
         """Why a model takes no calls now, and until when; None if it does."""
-        closed = self._closed_models.get(name)
-        if closed is not None and closed[1] <= self.inbox.engine.wall():
-            del self._closed_models[name]
-            return None
-        return closed
+        lane = self.lanes.engine.kernel.registry.lanes[self.model_lane(name)]
+        until = lane.closed_wall_ms or 0
+        return (lane.closed_reason, until) if until > self.inbox.engine.wall() else None
 
     async def wait(self, delay_ms: int) -> None:
         """Wait a while; a turn that waits lends its slots."""
@@ -195,8 +192,3 @@ def _forget(host: Host) -> None:
     for hosts in _hosts.values():
         if hosts.get(host.key) is host:
             del hosts[host.key]
-
-
-def lane_part(name: str) -> str:
-    """A name as a part of the name of a lane: what such a name cannot have is written as a number."""
-    return "".join(char if char.isalnum() or char in ":._-+@" else f"%{ord(char):x};" for char in name)[:200]

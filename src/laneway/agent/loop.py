@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from laneway.agent.hearing import heard_answer
+from laneway.agent.streams import EventLog
 from laneway.agent.tool_calls import CallMaker
 from laneway.agent_events import (
     AgentEvent,
@@ -112,6 +113,7 @@ class Run:
         self._base: list[Utterance] = []
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment
+        self.log = EventLog()  # what it has told, for those who begin to watch late
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
         settings = self.session.settings
@@ -262,8 +264,7 @@ class Run:
     def _finish(self, one: Round) -> str:
         self.turn._check()  # noqa: SLF001 - an answer that nobody will hear is none
         self._phase(TurnState.DELIVERING)
-        if _is_storable(one.answer.text):
-            self.book.texts[self.id] = one.answer.text  # the inbox keeps it, in the same commit
+        self.book.texts[self.id] = one.answer.text  # the inbox keeps it, in the same commit
         self.book.keep_unsaved()
         self.book.keep(one)
         # In the same commit as the end of the turn: nobody hears of an answer that is not on disk.
@@ -405,8 +406,9 @@ class Run:
 
     async def _compact_if_needed(self) -> None:
         settings, window = self.session.settings, self.session.model.context_tokens
-        wanted = settings.auto_compact and not self._cannot_compact and window
-        if not wanted or not window or self._tokens() <= window * settings.auto_compact_threshold:
+        if window is None or not settings.auto_compact or self._cannot_compact:
+            return
+        if self._tokens() <= window * settings.auto_compact_threshold:
             return
         try:
             await self._compact()
@@ -613,13 +615,6 @@ async def _close_stream(stream: AsyncIterator[Chunk] | None) -> None:
             await close()
         except Exception as error:  # noqa: BLE001 - what it has said counts, however it takes its leave
             _log.warning("the stream of a model could not be closed: %s", describe(error))
-
-
-def _is_storable(text: str) -> bool:
-    try:
-        return bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _attachments_of(messages: tuple[Message, ...]) -> tuple[Any, ...]:

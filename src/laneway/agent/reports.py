@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.queue_records import QueueStats
 from laneway.agent.results import RunInfo
 from laneway.agent_events import (
     AgentEvent,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from laneway.agent.book import Book
     from laneway.agent.host import Host
     from laneway.agent.loop import Run
-    from laneway.agent.queue_records import DeadCommand, QueueMetrics, QueueStats
+    from laneway.agent.queue_records import DeadCommand, QueueMetrics
     from laneway.agent.session_lanes import SessionLanes
     from laneway.rows import Owner, StateRow
 
@@ -37,7 +38,7 @@ __all__ = ("Reports",)
 RUNS_MAX = 10_000
 
 
-class Reports:
+class Reports(ABC):
     """Questions to a session."""
 
     session_id: str
@@ -54,8 +55,6 @@ class Reports:
 
     def queue_stats(self) -> QueueStats:
         """What waits and runs in the lanes of this session; zeros without a queue."""
-        from laneway.agent.queue_records import QueueStats
-
         if self.lanes is None:
             return QueueStats(total_pending=0, total_active=0, external_pending=0, lanes={})
         return self.lanes.stats()
@@ -67,13 +66,6 @@ class Reports:
     def dead_letters(self) -> list[DeadCommand]:
         """Calls that failed for good, with what they were called with."""
         return [] if self.lanes is None else self.lanes.dead_letters()
-
-    async def retry_dead_letter(self, command_id: str) -> Any:
-        """Make a dead call again; what comes of it."""
-        await self.ready()
-        if self.lanes is None:
-            raise UsageError("this session has no queue", hint="give it one: queue_config=SessionQueueConfig()")
-        return await self.lanes.retry_dead_letter(command_id)
 
     # ---- runs ----
 
@@ -181,17 +173,7 @@ def _events_of(one: Round, calls: int) -> list[AgentEvent]:
     for call in one.answer.calls:
         result = one.results.get(call.id)
         if result is not None:
-            events.append(
-                ToolEndEvent(
-                    tool_id=call.id,
-                    tool_name=call.name,
-                    tool_output=result.output,
-                    status=result.status,
-                    exit_code=result.exit_code,
-                    artifact=result.artifact,
-                    **facts,
-                )
-            )
+            events.append(ToolEndEvent.of(result, **facts))
     events.append(TurnEndEvent(turn=one.number, total_tokens=one.answer.usage.total_tokens, **facts))
     if one.state is RoundState.FINAL:
         tokens = one.answer.usage.total_tokens

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from laneway.mail import MessageState
 
@@ -50,4 +49,3 @@ class RunInfo:
     messages: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     began_ms: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from laneway.agent.loop import Run
 from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
 from laneway.agent.session_lanes import SessionLanes
-from laneway.agent.streams import AgentStream, EventLog, EventStream
+from laneway.agent.streams import AgentStream, EventStream
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
 from laneway.dialogue import Answer, ToolCall, ToolContext, ToolSpec, Usage, Utterance
@@ -102,7 +102,6 @@ class AsyncSession(DirectTools, Reports):
         self._at_work: set[Run] = set()  # that one, and those that were fenced and have not ended yet
         self._runs: dict[str, Run] = {}  # by run: until the end of each is told
         self._run_of: dict[str, tuple[Run, int]] = {}  # by message: its run, and from which event on it is part of it
-        self._logs: dict[str, EventLog] = {}
         self._following: dict[str, list[AgentStream]] = {}  # by run
         self._waiting: dict[str, list[AgentStream]] = {}  # by message, until its run begins
         self._ends: dict[str, BaseException] = {}  # by message: why its run failed, for those who wait for it
@@ -406,7 +405,8 @@ class AsyncSession(DirectTools, Reports):
         run_id = final.turn_id or ""
         if final.outcome is Outcome.SUCCEEDED:
             await self.book.load()
-            usage, calls, rounds = self._usage_of(run_id)
+            rounds = self.book.run(run_id)
+            usage = sum((one.answer.usage for one in rounds), Usage())
             return RunResult(
                 text=final.answer or "",
                 run_id=run_id,
@@ -415,20 +415,12 @@ class AsyncSession(DirectTools, Reports):
                 prompt_tokens=usage.input_tokens,
                 completion_tokens=usage.output_tokens,
                 cost=usage.cost,
-                tool_calls_count=calls,
-                rounds=rounds,
+                tool_calls_count=sum(len(one.answer.calls) for one in rounds),
+                rounds=len(rounds),
             )
         if error is not None and final.outcome is Outcome.FAILED:
             raise error
         raise _error_of(final)
-
-    def _usage_of(self, run_id: str) -> tuple[Usage, int, int]:
-        usage, calls, rounds = Usage(), 0, 0
-        for one in self.book.run(run_id):
-            usage += one.answer.usage
-            calls += len(one.answer.calls)
-            rounds += 1
-        return usage, calls, rounds
 
     # ---- ending and pausing ----
 
@@ -516,13 +508,12 @@ class AsyncSession(DirectTools, Reports):
     def begin_run(self, run: Run) -> None:
         """A run has begun: whoever waits for its messages watches it from now on."""
         self._runs[run.id] = run
-        self._logs[run.id] = EventLog()
         self.follow(tuple(message.id for message in run.turn.messages), run)
 
     def follow(self, messages: Iterable[str], run: Run) -> None:
         """These messages are part of this run."""
         for message in messages:
-            self._run_of[message] = (run, len(self._logs[run.id].events))
+            self._run_of[message] = (run, len(run.log.events))
             self.host.followed[message] = self
             for stream in self._waiting.pop(message, ()):
                 self._following.setdefault(run.id, []).append(stream)
@@ -536,7 +527,7 @@ class AsyncSession(DirectTools, Reports):
         known = self._run_of.get(message)
         if known is not None:
             run, since = known
-            for event in self._logs[run.id].events[since:]:
+            for event in run.log.events[since:]:
                 stream.push(event)
             self._following.setdefault(run.id, []).append(stream)
             return
@@ -581,9 +572,8 @@ class AsyncSession(DirectTools, Reports):
             if len(self._ends) > ENDS_MAX:  # nobody has asked for the oldest
                 del self._ends[next(iter(self._ends))]
         if run is not None and run.id in self._runs and final.turn_id == run.id:
-            del self._runs[run.id]
             self.emit_event(_end_event(run, final), run.id)
-            self._logs.pop(run.id, None)
+            del self._runs[run.id]
             for stream in self._following.pop(run.id, ()):
                 stream.close()
         for stream in self._waiting.pop(final.message_id, ()):
@@ -602,12 +592,12 @@ class AsyncSession(DirectTools, Reports):
 
     def emit_event(self, event: AgentEvent, run_id: str = "") -> None:
         """Tell whoever watches."""
-        if not self._watchers and run_id not in self._following and run_id not in self._logs:
+        run = self._runs.get(run_id)
+        if not self._watchers and run_id not in self._following and run is None:
             return
         stamped = self._stamped(event, run_id)
-        log = self._logs.get(run_id)
-        if log is not None:
-            log.add(stamped)
+        if run is not None:
+            run.log.add(stamped)
         for stream in list(self._following.get(run_id, ())):
             stream.push(stamped)
         for watcher in list(self._watchers):

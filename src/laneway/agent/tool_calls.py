@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from laneway.agent.hearing import heard_output
+from laneway.agent.hearing import heard_run
 from laneway.agent_events import (
     PermissionDeniedEvent,
     ToolEndEvent,
@@ -204,13 +204,7 @@ class CallMaker:
         )
         token = INSIDE.set((*INSIDE.get(), self._session.key))
         try:
-            return await each.tool.run(each.arguments, self._context(each, attempt))
-        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        except SystemExit as error:  # it would end the loop of everybody
-            raise RuntimeError(f"the tool called exit({error.code!r})") from error
-        except BaseException as error:
-            raise RuntimeError(f"the tool raised {describe(error)}") from error
+            return await heard_run(each.tool, each.arguments, self._context(each, attempt))
         finally:
             INSIDE.reset(token)
 
@@ -300,22 +294,12 @@ class CallMaker:
 
     def tell_end(self, result: ToolResult, took: int) -> None:
         """One call has ended."""
-        self._run.emit(
-            ToolEndEvent(
-                tool_id=result.call_id,
-                tool_name=result.name,
-                tool_output=result.output,
-                status=result.status,
-                exit_code=result.exit_code,
-                artifact=result.artifact,
-                duration_ms=took,
-            )
-        )
+        self._run.emit(ToolEndEvent.of(result, duration_ms=took))
 
     def _result_of(self, each: _Call) -> ToolResult:
         result = functools.partial(ToolResult, call_id=each.call.id, name=each.call.name)
         try:
-            output = heard_output(_value_of(each.job))
+            output = _value_of(each.job)
         except (asyncio.CancelledError, JobCancelledError, InterruptSignalError) as error:
             return self._cut_result(each, each.cut or text_of(error))
         except (JobTimeoutError, TimeoutError) as error:

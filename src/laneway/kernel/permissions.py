@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -168,18 +169,18 @@ def decide(
     )
 
 
-class _Call:
+class _Call(ABC):
     """A call as rules see it. `is_readable` says whether it is certain what it would do."""
 
     is_readable = True
 
+    @abstractmethod
     def touches(self, rule: Rule) -> bool:
         """Whether any part of it matches a rule that forbids."""
-        raise NotImplementedError
 
+    @abstractmethod
     def covered_by(self, rules: list[Rule]) -> tuple[Rule, ...]:
         """The rules that allow all of it; empty if they do not."""
-        raise NotImplementedError
 
     def uncovered(self, rules: list[Rule]) -> str:
         """The part of it that none of these rules allows, though they may allow others; empty if there is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import hashlib
 from collections.abc import Iterable, Mapping
 
 from laneway.errors import ConfigError, UnknownLaneError
@@ -18,6 +19,7 @@ from laneway.records import Group, LaneConfig
 
 SESSION_LANE = LaneConfig(concurrency=1, exclusive=True)
 NAME_MAX = 512
+PART_MAX = 400
 _GROUP_RANK, _THREADS_RANK, _ROOT_RANK = 0, 1, 2
 
 
@@ -189,3 +191,15 @@ def check_name(name: object) -> None:
         )
     if any(not part for part in name.split("/")):
         raise ConfigError(f"lane name {name!r} has an empty part between slashes", setting="lane", value=name)
+
+
+def lane_part(text: str) -> str:
+    """Any text as a part of the name of a lane: what such a name cannot have is written as a number."""
+    if not (text.isprintable() and "%" not in text and "/" not in text and text == text.strip()):
+        text = "".join(char if char.isalnum() or char in ":._-+@" else f"%{ord(char):x};" for char in text)
+    return shortened(text)
+
+
+def shortened(part: str) -> str:
+    """A part of the name of a lane that leaves room for the others; what is too long is known by its hash."""
+    return part if len(part) <= PART_MAX else f"%#{hashlib.sha256(part.encode()).hexdigest()}"

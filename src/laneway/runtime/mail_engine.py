@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import json
 import logging
 import threading
@@ -54,6 +53,7 @@ from laneway.kernel.mailbox import (
 )
 from laneway.kernel.messages import Item, TurnEntry
 from laneway.kernel.protocol import Stop
+from laneway.kernel.registry import lane_part, shortened
 from laneway.mail import (
     Message,
     TurnState,
@@ -78,7 +78,6 @@ _log = logging.getLogger("laneway")
 
 Handler = Callable[[Turn], Awaitable[str | None]]
 FOLLOWUPS_MAX = 5
-LANE_PART_MAX = 400
 RELOAD_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 CLOSE_PATIENCE_S = 10
 HOLD_MS = 3_600_000  # while a session is put together again, nothing begins in it
@@ -371,11 +370,9 @@ class MailEngine(Errands):
 
     @staticmethod
     def _session_lane(owner: Owner) -> str:
-        name = _lane_part(owner.session)
+        name = lane_part(owner.session)
         if owner.tenant != "default":
-            name = f"{_lane_part(owner.tenant)}%~{name}"  # no key has this: a lone % is escaped
-        if len(name) > LANE_PART_MAX:
-            name = f"%#{hashlib.sha256(name.encode()).hexdigest()}"
+            name = shortened(f"{lane_part(owner.tenant)}%~{name}")  # no key has this: a lone % is escaped
         return f"session:{name}"
 
     def _slot_ended(self, owner: Owner, job: Job[Any]) -> None:
@@ -717,13 +714,6 @@ def _cancelled_by(turn: Turn) -> _End:
     if job is not None and job.stop is Stop.TIMEOUT:
         return _End(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
     return _End(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
-
-
-def _lane_part(key: str) -> str:
-    """A key as a part of a lane's name: what such a name cannot have is written as a number."""
-    if key.isprintable() and "%" not in key and key == key.strip():
-        return key
-    return "".join(char if char.isalnum() or char in ":._-+@" else f"%{ord(char):x};" for char in key)
 
 
 def _succeed(waiter: asyncio.Future[None]) -> None:

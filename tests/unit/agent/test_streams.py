@@ -313,7 +313,7 @@ async def test_nothing_is_kept_of_runs_that_have_ended_and_closing_leaves_nothin
                     break
             await session.wait_idle()
         await passing()
-        tables = (session._runs, session._run_of, session._logs, session._waiting, session.host.followed)  # noqa: SLF001
+        tables = (session._runs, session._run_of, session._following, session._waiting, session.host.followed)  # noqa: SLF001
         assert [len(table) for table in tables] == [0] * 5
         assert len(session._following) <= 1  # noqa: SLF001 - the last stream was left and not closed
     await passing()
