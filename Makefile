@@ -43,7 +43,7 @@ chaos: $(VENV)/.stamp-dev ## Kill real processes: inboxes 2,000 times, agents 50
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 docs: $(VENV)/.stamp-dev ## Write the generated pages of docs/
-	@$(BIN)/python docs/generate.py $(ARGS)
+	@$(BIN)/python -m docs.generate $(ARGS)
 
 clean: ## Remove .venv, caches and build output
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

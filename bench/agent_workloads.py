@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.workloads import Case, Ratio, Workload
+from bench.workloads import Ratio, Workload, case
 
 __all__ = ("AGENT_WORKLOADS",)
-
-
-def _case(name: str, measure: str, size: int, quick: int) -> Case:
-    return Case(name=name, measure=measure, size=size, quick=quick)
 
 
 TURN: Final = Workload(
     name="turn",
     title="A turn without tools, and a model that answers at once",
     cases=(
-        _case("laneway", "turn_laneway", 400, 60),
-        _case("laneway on disk", "turn_laneway_sqlite", 400, 60),
-        _case("pydantic-ai", "turn_pydantic_ai", 400, 60),
+        case("laneway", "turn_laneway", 400, 60),
+        case("laneway on disk", "turn_laneway_sqlite", 400, 60),
+        case("pydantic-ai", "turn_pydantic_ai", 400, 60),
     ),
     ratios=(
         Ratio(
@@ -52,8 +48,8 @@ READS: Final = Workload(
     name="reads",
     title="Reads in one answer, through the queue",
     cases=(
-        _case("4 of 100 ms", "reads_slow", 4, 4),
-        _case("20 trivial", "reads_trivial", 20, 20),
+        case("4 of 100 ms", "reads_slow", 4, 4),
+        case("20 trivial", "reads_trivial", 20, 20),
     ),
     ratios=(
         Ratio(
@@ -80,9 +76,9 @@ CHECKPOINT: Final = Workload(
     name="checkpoint",
     title="Writing a round down, and a conversation of 1,000 turns",
     cases=(
-        _case("raw commit", "accept_raw", 1_000, 300),
-        _case("checkpoint", "checkpoint", 1_000, 200),
-        _case("conversation", "conversation", 1_000, 100),
+        case("raw commit", "accept_raw", 1_000, 300),
+        case("checkpoint", "checkpoint", 1_000, 200),
+        case("conversation", "conversation", 1_000, 100),
     ),
     ratios=(
         Ratio(
@@ -116,7 +112,7 @@ CHECKPOINT: Final = Workload(
 STREAMING: Final = Workload(
     name="streaming",
     title="1,000 sessions streaming on one loop, 20 pieces a second each",
-    cases=(_case("sessions", "streaming", 1_000, 100),),
+    cases=(case("sessions", "streaming", 1_000, 100),),
     ratios=(
         Ratio(name="event delay p50", says="from the model to the reader", over="sessions.p50_ms", unit=" ms"),
         Ratio(name="event delay p99", says="the same", over="sessions.p99_ms", unit=" ms"),
@@ -134,9 +130,9 @@ IMPORT: Final = Workload(
     name="import",
     title="Importing it, in a fresh process",
     cases=(
-        _case("asyncio", "import_asyncio", 10, 5),
-        _case("laneway", "import_laneway", 10, 5),
-        _case("the agent", "import_agent", 10, 5),
+        case("asyncio", "import_asyncio", 10, 5),
+        case("laneway", "import_laneway", 10, 5),
+        case("the agent", "import_agent", 10, 5),
     ),
     ratios=(
         Ratio(

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.workloads import Case, Ratio, Workload
+from bench.workloads import Ratio, Workload, case
 
 __all__ = ("DURABLE_WORKLOADS",)
-
-
-def _case(name: str, measure: str, size: int, quick: int) -> Case:
-    return Case(name=name, measure=measure, size=size, quick=quick)
 
 
 ACCEPT: Final = Workload(
     name="accept",
     title="Accepting a message, until it is on disk",
     cases=(
-        _case("raw commit", "accept_raw", 2_000, 300),
-        _case("1 sender", "accept_one", 2_000, 200),
-        _case("1 sender, busy", "accept_one_busy", 2_000, 200),
-        _case("1 sender, ids", "accept_one_dedupe", 2_000, 200),
-        _case("50 senders", "accept_fifty", 10_000, 1_000),
-        _case("1,000 senders", "accept_thousand", 50_000, 5_000),
-        _case("1,000 answered", "accept_thousand_idle", 50_000, 5_000),
+        case("raw commit", "accept_raw", 2_000, 300),
+        case("1 sender", "accept_one", 2_000, 200),
+        case("1 sender, busy", "accept_one_busy", 2_000, 200),
+        case("1 sender, ids", "accept_one_dedupe", 2_000, 200),
+        case("50 senders", "accept_fifty", 10_000, 1_000),
+        case("1,000 senders", "accept_thousand", 50_000, 5_000),
+        case("1,000 answered", "accept_thousand_idle", 50_000, 5_000),
     ),
     ratios=(
         Ratio(
@@ -70,10 +66,10 @@ DURABLE: Final = Workload(
     name="durable",
     title="Durable jobs: enqueue, start, finish",
     cases=(
-        _case("lanes", "jobs_lanes", 20_000, 2_000),
-        _case("raw loop", "jobs_raw", 50_000, 5_000),
-        _case("huey", "jobs_huey", 1_000, 200),
-        _case("dbos", "jobs_dbos", 200, 30),
+        case("lanes", "jobs_lanes", 20_000, 2_000),
+        case("raw loop", "jobs_raw", 50_000, 5_000),
+        case("huey", "jobs_huey", 1_000, 200),
+        case("dbos", "jobs_dbos", 200, 30),
     ),
     ratios=(
         Ratio(
@@ -108,10 +104,10 @@ DURABLE_PICKUP: Final = Workload(
     name="durable-pickup",
     title="From the call to the first line, stored on the way",
     cases=(
-        _case("lanes", "pickup_jobs", 1_000, 100),
-        _case("inbox", "pickup_messages", 1_000, 100),
-        _case("huey", "pickup_huey", 40, 8),
-        _case("dbos", "pickup_dbos", 40, 8),
+        case("lanes", "pickup_jobs", 1_000, 100),
+        case("inbox", "pickup_messages", 1_000, 100),
+        case("huey", "pickup_huey", 40, 8),
+        case("dbos", "pickup_dbos", 40, 8),
     ),
     ratios=(
         Ratio(
@@ -140,8 +136,8 @@ INBOX: Final = Workload(
     name="inbox",
     title="10,000 sessions, ten messages each, one turn for each message",
     cases=(
-        _case("sessions", "sessions_inbox", 10_000, 300),
-        _case("idle memory", "memory_inbox", 6_000, 600),
+        case("sessions", "sessions_inbox", 10_000, 300),
+        case("idle memory", "memory_inbox", 6_000, 600),
     ),
     ratios=(
         Ratio(
@@ -165,7 +161,7 @@ INBOX: Final = Workload(
 RESTART: Final = Workload(
     name="restart",
     title="A restart with 100,000 waiting messages",
-    cases=(_case("inbox", "restart_inbox", 100_000, 5_000),),
+    cases=(case("inbox", "restart_inbox", 100_000, 5_000),),
     ratios=(
         Ratio(
             name="restart, 100,000 waiting",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ("LANES_WORKLOADS", "Case", "Numbers", "Ratio", "Workload")
+__all__ = ("LANES_WORKLOADS", "Case", "Numbers", "Ratio", "Workload", "case")
 
 Numbers = dict[str, float]
 
@@ -51,7 +51,8 @@ class Workload:
     rounds: int = 5
 
 
-def _case(name: str, measure: str, size: int, quick: int) -> Case:
+def case(name: str, measure: str, size: int, quick: int) -> Case:
+    """A case in one line."""
     return Case(name=name, measure=measure, size=size, quick=quick)
 
 
@@ -59,9 +60,9 @@ FLOOR: Final = Workload(
     name="floor",
     title="No-op async jobs, concurrency 8",
     cases=(
-        _case("lanes", "noop_lanes", 100_000, 10_000),
-        _case("floor", "noop_floor", 100_000, 10_000),
-        _case("semaphore", "noop_semaphore", 100_000, 10_000),
+        case("lanes", "noop_lanes", 100_000, 10_000),
+        case("floor", "noop_floor", 100_000, 10_000),
+        case("semaphore", "noop_semaphore", 100_000, 10_000),
     ),
     ratios=(
         Ratio(
@@ -84,7 +85,7 @@ FLOOR: Final = Workload(
 A3S: Final = Workload(
     name="a3s",
     title="Against a3s-lane 0.4.0, concurrency 8",
-    cases=(_case("lanes", "noop_lanes", 100_000, 10_000), _case("a3s", "noop_a3s", 200, 40)),
+    cases=(case("lanes", "noop_lanes", 100_000, 10_000), case("a3s", "noop_a3s", 200, 40)),
     ratios=(
         Ratio(
             name="of a3s-lane",
@@ -102,8 +103,8 @@ LEVELS: Final = Workload(
     name="levels",
     title="Three levels mixed, concurrency 8",
     cases=(
-        _case("lanes", "levels_lanes", 100_000, 10_000),
-        _case("floor", "levels_floor", 100_000, 10_000),
+        case("lanes", "levels_lanes", 100_000, 10_000),
+        case("floor", "levels_floor", 100_000, 10_000),
     ),
     ratios=(
         Ratio(
@@ -120,8 +121,8 @@ SESSIONS: Final = Workload(
     name="sessions",
     title="A session lane, then `main`, over 1,000 sessions",
     cases=(
-        _case("plain", "noop_lanes", 100_000, 10_000),
-        _case("sessions", "sessions_lanes", 100_000, 10_000),
+        case("plain", "noop_lanes", 100_000, 10_000),
+        case("sessions", "sessions_lanes", 100_000, 10_000),
     ),
     ratios=(
         Ratio(
@@ -138,10 +139,10 @@ DEPTH: Final = Workload(
     name="depth",
     title="10,000 against 1,000,000 queued",
     cases=(
-        _case("small", "depth_lanes", 10_000, 1_000),
-        _case("large", "depth_lanes", 1_000_000, 100_000),
-        _case("floor small", "depth_floor", 10_000, 1_000),
-        _case("floor large", "depth_floor", 1_000_000, 100_000),
+        case("small", "depth_lanes", 10_000, 1_000),
+        case("large", "depth_lanes", 1_000_000, 100_000),
+        case("floor small", "depth_floor", 10_000, 1_000),
+        case("floor large", "depth_floor", 1_000_000, 100_000),
     ),
     ratios=(
         Ratio(
@@ -166,12 +167,12 @@ LANES: Final = Workload(
     name="lanes",
     title="10 against 10,000 lanes, 100,000 jobs",
     cases=(
-        _case("10 plain", "lanes_plain", 10, 10),
-        _case("10,000 plain", "lanes_plain", 10_000, 1_000),
-        _case("10 all on", "lanes_all_on", 10, 10),
-        _case("10,000 all on", "lanes_all_on", 10_000, 1_000),
-        _case("floor 10", "lanes_floor", 10, 10),
-        _case("floor 10,000", "lanes_floor", 10_000, 1_000),
+        case("10 plain", "lanes_plain", 10, 10),
+        case("10,000 plain", "lanes_plain", 10_000, 1_000),
+        case("10 all on", "lanes_all_on", 10, 10),
+        case("10,000 all on", "lanes_all_on", 10_000, 1_000),
+        case("floor 10", "lanes_floor", 10, 10),
+        case("floor 10,000", "lanes_floor", 10_000, 1_000),
     ),
     ratios=(
         Ratio(
@@ -204,8 +205,8 @@ MEMORY: Final = Workload(
     name="memory",
     title="Memory of 100,000 jobs in a paused lane, their handles counted",
     cases=(
-        _case("lanes", "memory_lanes", 100_000, 20_000),
-        _case("floor", "memory_floor", 100_000, 20_000),
+        case("lanes", "memory_lanes", 100_000, 20_000),
+        case("floor", "memory_floor", 100_000, 20_000),
     ),
     ratios=(
         Ratio(
@@ -230,8 +231,8 @@ PICKUP: Final = Workload(
     name="pickup",
     title="Pickup on an idle engine: submit to the first line of the job",
     cases=(
-        _case("lanes", "pickup_lanes", 20_000, 2_000),
-        _case("floor", "pickup_floor", 20_000, 2_000),
+        case("lanes", "pickup_lanes", 20_000, 2_000),
+        case("floor", "pickup_floor", 20_000, 2_000),
     ),
     ratios=(
         Ratio(
@@ -256,8 +257,8 @@ CANCEL: Final = Workload(
     name="cancel",
     title="Cancel from the middle of the queue",
     cases=(
-        _case("1k", "cancel_lanes", 1_000, 1_000),
-        _case("100k", "cancel_lanes", 100_000, 20_000),
+        case("1k", "cancel_lanes", 1_000, 1_000),
+        case("100k", "cancel_lanes", 100_000, 20_000),
     ),
     ratios=(
         Ratio(
@@ -273,7 +274,7 @@ CANCEL: Final = Workload(
 IDLE: Final = Workload(
     name="idle",
     title="Idle for two seconds after 1,000 jobs that had timeouts",
-    cases=(_case("lanes", "idle_lanes", 2_000, 300),),
+    cases=(case("lanes", "idle_lanes", 2_000, 300),),
     ratios=(
         Ratio(
             name="wake-ups when idle",

@@ -24,6 +24,7 @@ from laneway.models.scripted import Entry
 from laneway.options import PermissionPolicy
 from laneway.testing import fake_host
 from tests.inbox_stage import staged
+from tests.seed_config import SEED_000
 from tests.stage import now_ms, passing
 
 PATIENCE_S: Final = 55.0
@@ -486,52 +487,7 @@ async def test_what_the_permissions_deny_never_comes_into_a_lane() -> None:
 
 # ---- everything together ----
 
-COMPLETE: Final = """
-default_model = "scripted"
-
-queue {
-  # Concurrency limits
-  control_max_concurrency = 2
-  query_max_concurrency = 10
-  execute_max_concurrency = 5
-  generate_max_concurrency = 1
-
-  # Basic features
-  enable_metrics = true
-  enable_dlq = true
-  enable_alerts = true
-  storage_path = "./queue_data"
-  default_timeout_ms = 60000
-
-  # Advanced: Retry policy
-  retry_policy {
-    strategy = "exponential"
-    max_retries = 3
-    initial_delay_ms = 100
-  }
-
-  # Advanced: Rate limiting
-  rate_limit {
-    limit_type = "per_second"
-    max_operations = 100
-  }
-
-  # Advanced: Priority boost
-  priority_boost {
-    strategy = "standard"
-    deadline_ms = 300000
-  }
-
-  # Advanced: Pressure monitoring
-  pressure_threshold = 50
-
-  # Advanced: Per-lane timeouts
-  lane_timeouts {
-    query = 30000
-    execute = 120000
-  }
-}
-"""
+COMPLETE: Final = f'\ndefault_model = "scripted"\n\n{SEED_000}'
 
 
 @pytest.fixture
