@@ -32,7 +32,7 @@ from laneway.sim.agent_world import AgentWorld, draw_agent_world
 from laneway.sim.loop import SimLoop
 from laneway.sim.mail_store import DiskFailedError, SimStore
 from laneway.sim.mail_world import MailDice, SimClock
-from laneway.sim.playing import play_to_end
+from laneway.sim.playing import LivingRun, nothing, play_to_end
 from laneway.sim.shadow import LawBrokenError
 from laneway.sim.trace import Outcome, Trace
 from laneway.stores.memory import MemoryDisk
@@ -134,41 +134,23 @@ class _Model:
         yield Answer(calls=tuple(run.draw_call(number) for number in range(dice.rng.randint(1, run.world.calls_max))))
 
 
-class AgentRun:
+class AgentRun(LivingRun):
     """One world, one disk, one process after the other."""
 
     def __init__(self, world: AgentWorld, trace: Trace, loop: SimLoop) -> None:
+        super().__init__(trace, loop)
         self.world = world
         self.dice = MailDice(world)  # type: ignore[arg-type] # it asks for the seed and the chances
-        self.broken: LawBrokenError | None = None
-        self.broken_tail: tuple[str, ...] = ()
         self.wall = [WALL_MS]
         self.started: Counter[str] = Counter()  # calls, by their key
         self.working: set[str] = set()  # calls that are being made, by their key
         self.accepted: dict[str, str] = {}  # messages, with their session
-        self._trace = trace
-        self._loop = loop
         self._disk = MemoryDisk()
         self._ids = SequentialIdGenerator()
         self._life = _Life(0)
         self._store: SimStore | None = None
         self._agent: AsyncAgent | None = None
         self._is_up = asyncio.Event()
-        self._failed = asyncio.Event()
-
-    def say(self, what: str, subject: str = "", detail: str = "") -> None:
-        """One line of the trace."""
-        self._trace.add(round(self._loop.time() * 1000), what, subject, detail)
-
-    def _break(self, problem: str) -> None:
-        if self.broken is None:
-            self.broken = LawBrokenError(problem)
-            self.broken_tail = self._trace.tail()
-            self._failed.set()
-
-    def _check_broken(self) -> None:
-        if self.broken is not None:
-            raise self.broken
 
     # ---- the model and its tools ----
 
@@ -334,7 +316,7 @@ class AgentRun:
         self._life = life = _Life(self._life.number + 1)
         clock = SimClock(self.wall, base_ms=self.dice.rng.randint(0, 10_000_000))
         host = HostEnv(clock=clock, ids=self._ids, random=self.dice.rng)
-        self._store = SimStore(self._disk, self.dice, slow_ms=self.world.slow_ms, witness=_nothing)
+        self._store = SimStore(self._disk, self.dice, slow_ms=self.world.slow_ms, witness=nothing)
         self._agent = AsyncAgent(
             model=_Model(self, life),
             tools=self._tools(life),
@@ -375,16 +357,8 @@ class AgentRun:
             engine = host.inbox.engine
             if engine._timer is not None:
                 engine._timer.cancel()
-            engine._arm = _nothing  # type: ignore[method-assign]  # a dead process has no timers
-        for _ in range(100):
-            tasks = [task for task in self._loop.pending_tasks() if not task.get_name().startswith("sim ")]
-            if not tasks:
-                break
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=1)
-        else:
-            raise LawBrokenError(self._loop.picture("a dead process goes on"))
+            engine._arm = nothing  # type: ignore[method-assign]  # a dead process has no timers
+        await self._end_tasks()
         for host in hosts.values():
             await host.inbox.lanes.close()
         await self._open()
@@ -462,7 +436,3 @@ class AgentRun:
             if after != histories[name]:
                 raise LawBrokenError(f"the history of {name} is another one after it was opened again")
         await self._close_all()
-
-
-def _nothing(*_args: object, **_facts: object) -> None:
-    """What a dead process does."""

@@ -27,7 +27,7 @@ from laneway.sim.mail_people import CallLostError, People
 from laneway.sim.mail_store import DiskFailedError, SimStore
 from laneway.sim.mail_witness import MailWitness
 from laneway.sim.mail_world import MailDice, MailWorld, SimClock, draw_mail_world
-from laneway.sim.playing import play_to_end
+from laneway.sim.playing import LivingRun, nothing, play_to_end
 from laneway.sim.shadow import LawBrokenError
 from laneway.sim.trace import Outcome, Trace
 from laneway.stores.memory import MemoryDisk
@@ -66,18 +66,15 @@ def run_mail_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     )
 
 
-class MailRun:
+class MailRun(LivingRun):
     """One world, one disk, one inbox after the other."""
 
     def __init__(self, world: MailWorld, trace: Trace, loop: SimLoop) -> None:
+        super().__init__(trace, loop)
         self.world = world
         self.dice = MailDice(world)
         self.books = Books(world)
-        self.broken: LawBrokenError | None = None  # found where raising would only be somebody's outcome
-        self.broken_tail: tuple[str, ...] = ()
         self.wall = [WALL_MS]
-        self._trace = trace
-        self._loop = loop
         self._disk = MemoryDisk()
         self._witness = MailWitness(self._disk, fail=self._break, say=self.say)
         self._ids = SequentialIdGenerator()
@@ -91,7 +88,6 @@ class MailRun:
         self._calls: dict[asyncio.Task[Any], None] = {}
         self._waits: dict[asyncio.Task[None], Letter] = {}
         self._old: list[asyncio.Task[None]] = []
-        self._failed = asyncio.Event()
 
     # ---- what everybody uses ----
 
@@ -101,16 +97,6 @@ class MailRun:
         if self._inbox is None:
             raise CallLostError
         return self._inbox
-
-    def say(self, what: str, subject: str = "", detail: str = "") -> None:
-        """One line of the trace."""
-        self._trace.add(round(self._loop.time() * 1000), what, subject, detail)
-
-    def _break(self, problem: str) -> None:
-        if self.broken is None:
-            self.broken = LawBrokenError(problem)
-            self.broken_tail = self._trace.tail()
-            self._failed.set()
 
     def guard(self, check: Callable[[], object]) -> None:
         """Note a broken law; the run ends soon."""
@@ -202,10 +188,6 @@ class MailRun:
             raise LawBrokenError(problem)
         await self._end()
         self._check_broken()
-
-    def _check_broken(self) -> None:
-        if self.broken is not None:
-            raise self.broken
 
     async def _live(self) -> None:
         tasks = [self._loop.create_task(self._client(), name=f"sim client-{n}") for n in range(self.world.clients)]
@@ -329,16 +311,8 @@ class MailRun:
         for thing in (engine, inbox._clockwork):
             if thing._timer is not None:
                 thing._timer.cancel()
-            thing._arm = _nothing  # type: ignore[method-assign]  # a dead process has no timers
-        for _ in range(100):
-            tasks = [task for task in self._loop.pending_tasks() if not task.get_name().startswith("sim ")]
-            if not tasks:
-                break
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=1)
-        else:
-            raise LawBrokenError(self._loop.picture("a dead process goes on"))
+            thing._arm = nothing  # type: ignore[method-assign]  # a dead process has no timers
+        await self._end_tasks()
         self._calls.clear()
         self._waits.clear()
         await inbox.lanes.close()
@@ -452,7 +426,3 @@ class MailRun:
             raise LawBrokenError(self._loop.picture("closing left tasks behind"))
         if not inside and self._loop.pending_timers():
             raise LawBrokenError(f"closing left {self._loop.pending_timers()} timers behind")
-
-
-def _nothing(*_args: object, **_facts: object) -> None:
-    """What a dead process does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from typing import Protocol
@@ -10,7 +11,7 @@ from laneway.sim.loop import SimDeadlockError, SimLoop, SimStalledError
 from laneway.sim.shadow import LawBrokenError
 from laneway.sim.trace import SimFailedError, Tier, Trace
 
-__all__ = ("Run", "play_to_end")
+__all__ = ("LivingRun", "Run", "nothing", "play_to_end")
 
 
 class Run(Protocol):
@@ -54,3 +55,43 @@ def play_to_end(run: Run, loop: SimLoop, trace: Trace, *, seed: int, tier: Tier)
         problem, cause, tail = str(run.broken), run.broken, run.broken_tail
     if problem is not None:
         raise SimFailedError(seed=seed, tier=tier, problem=problem, tail=tail) from cause
+
+
+class LivingRun:
+    """What runs with processes that live and die have in common: a trace, and laws that are broken on the way."""
+
+    def __init__(self, trace: Trace, loop: SimLoop) -> None:
+        self.broken: LawBrokenError | None = None  # found where raising would only be somebody's outcome
+        self.broken_tail: tuple[str, ...] = ()
+        self._trace = trace
+        self._loop = loop
+        self._failed = asyncio.Event()
+
+    def say(self, what: str, subject: str = "", detail: str = "") -> None:
+        """One line of the trace."""
+        self._trace.add(round(self._loop.time() * 1000), what, subject, detail)
+
+    def _break(self, problem: str) -> None:
+        if self.broken is None:
+            self.broken = LawBrokenError(problem)
+            self.broken_tail = self._trace.tail()
+            self._failed.set()
+
+    def _check_broken(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+    async def _end_tasks(self) -> None:
+        """A process has died: nothing of it runs any more."""
+        for _ in range(100):
+            tasks = [task for task in self._loop.pending_tasks() if not task.get_name().startswith("sim ")]
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=1)
+        raise LawBrokenError(self._loop.picture("a dead process goes on"))
+
+
+def nothing(*_args: object, **_facts: object) -> None:
+    """What a dead process does."""
