@@ -631,7 +631,9 @@ def test_a_method_of_the_session_takes_what_its_twin_takes(name: str) -> None:
         assert _parameters(mine) == _parameters(twin)
 
 
-@pytest.mark.parametrize("name", ["__init__", "create", "session", "resume_session", "sessions", "close"])
+@pytest.mark.parametrize(
+    "name", ["__init__", "create", "session", "resume_session", "sessions", "stored_sessions", "close"]
+)
 def test_a_method_of_the_agent_takes_what_its_twin_takes(name: str) -> None:
     assert _parameters(getattr(Agent, name)) == _parameters(getattr(AsyncAgent, name))
 
