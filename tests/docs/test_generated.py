@@ -9,7 +9,7 @@ import pytest
 
 import laneway
 from bench.catalogue import WORKLOADS
-from docs import generate
+from docs import generate, wording
 from laneway.agent_events import AGENT_EVENTS
 from laneway.events import EVENT_TYPES
 from laneway.kernel import directives
@@ -74,7 +74,7 @@ def test_the_diagram_of_messages_shows_every_state_and_every_change() -> None:
 
 
 def test_every_state_of_a_turn_has_a_meaning() -> None:
-    assert set(generate.WORDS["turn_states"]) == set(TurnState.__members__)
+    assert set(wording.WORDS["turn_states"]) == set(TurnState.__members__)
 
 
 def test_every_mode_and_every_command_is_in_the_reference() -> None:
@@ -84,12 +84,12 @@ def test_every_mode_and_every_command_is_in_the_reference() -> None:
 
 
 def test_every_reason_to_wait_has_a_meaning() -> None:
-    assert set(generate.comments_of(WaitReason)) == set(WaitReason.__members__)
+    assert set(wording.comments_of(WaitReason)) == set(WaitReason.__members__)
 
 
 def test_every_row_of_the_table_of_numbers_is_something_that_is_measured() -> None:
     measured = {(workload.name, ratio.name) for workload in WORKLOADS.values() for ratio in workload.ratios}
-    assert [row for row in generate.WORDS["measured"]["rows"] if (row[0], row[1]) not in measured] == []
+    assert [row for row in wording.WORDS["measured"]["rows"] if (row[0], row[1]) not in measured] == []
 
 
 def test_a_partial_benchmark_does_not_replace_a_fuller_one() -> None:
