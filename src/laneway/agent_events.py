@@ -17,18 +17,35 @@ __all__ = (
     "AgentEvent",
     "CommandDeadLetteredEvent",
     "CommandRetryEvent",
+    "ConfirmationEscalatedEvent",
+    "ConfirmationReceivedEvent",
+    "ConfirmationRequiredEvent",
+    "ConfirmationTimeoutEvent",
+    "ConfirmationWarningEvent",
     "ContextCompactedEvent",
     "EndEvent",
     "ErrorEvent",
+    "ExternalTaskCompletedEvent",
+    "ExternalTaskPendingEvent",
+    "ExternalTaskStartedEvent",
+    "HookFailedEvent",
     "MessageQueuedEvent",
     "ModelRetryEvent",
     "PermissionDeniedEvent",
+    "PlanningEndEvent",
+    "PlanningStartEvent",
     "QueueAlertEvent",
     "ReasoningDeltaEvent",
     "RunResumedEvent",
     "RunWaitingEvent",
     "StartEvent",
     "SteeredEvent",
+    "StepEndEvent",
+    "StepStartEvent",
+    "SubagentEndEvent",
+    "SubagentProgressEvent",
+    "SubagentStartEvent",
+    "TaskUpdatedEvent",
     "TextDeltaEvent",
     "ToolEndEvent",
     "ToolInputDeltaEvent",
@@ -227,6 +244,212 @@ class PermissionDeniedEvent(AgentEvent):
     tool_name: str
     args: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+
+
+# ---- gates ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmationRequiredEvent(AgentEvent):
+    """A call waits for somebody's approval of exactly these arguments."""
+
+    event_type: ClassVar[str] = "confirmation_required"
+    approval_id: str
+    tool_id: str
+    tool_name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    timeout_ms: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmationWarningEvent(AgentEvent):
+    """A request for approval expires soon."""
+
+    event_type: ClassVar[str] = "confirmation_warning"
+    approval_id: str
+    tool_id: str
+    tool_name: str
+    remaining_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmationEscalatedEvent(AgentEvent):
+    """Nobody has answered a request for a while: these people may answer it from now on."""
+
+    event_type: ClassVar[str] = "confirmation_escalated"
+    approval_id: str
+    tool_id: str
+    tool_name: str
+    escalated_to: tuple[str, ...] = ()
+    remaining_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmationReceivedEvent(AgentEvent):
+    """Somebody has answered a request for approval, or it was superseded (`approved` is False then)."""
+
+    event_type: ClassVar[str] = "confirmation_received"
+    approval_id: str
+    tool_id: str
+    tool_name: str
+    approved: bool
+    reason: str = ""
+    answered_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmationTimeoutEvent(AgentEvent):
+    """Nobody has answered in time; `action_taken` is `rejected` or `auto_approved`."""
+
+    event_type: ClassVar[str] = "confirmation_timeout"
+    approval_id: str
+    tool_id: str
+    tool_name: str
+    action_taken: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFailedEvent(AgentEvent):
+    """A hook has raised, has taken too long, or has answered nonsense. A hook that is a gate stays closed then."""
+
+    event_type: ClassVar[str] = "hook_failed"
+    hook_id: str
+    hook_event: str
+    error: str
+    blocked: bool = False
+
+
+# ---- external tasks ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalTaskPendingEvent(AgentEvent):
+    """A call waits for somebody to make it (with a `hybrid` lane it is made here, and this only says so)."""
+
+    event_type: ClassVar[str] = "external_task_pending"
+    task_id: str
+    lane: str
+    command_type: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    timeout_ms: int = 0
+    attempt: int = 1
+    tool_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalTaskStartedEvent(AgentEvent):
+    """A worker begins with an external task."""
+
+    event_type: ClassVar[str] = "external_task_started"
+    task_id: str
+    lane: str
+    command_type: str
+    worker: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalTaskCompletedEvent(AgentEvent):
+    """An external task has ended; `state` says how: completed, failed, timed_out, withdrawn or unknown."""
+
+    event_type: ClassVar[str] = "external_task_completed"
+    task_id: str
+    lane: str
+    command_type: str
+    success: bool
+    state: str = ""
+    error: str | None = None
+    worker: str = ""
+    attempt: int = 1
+    duration_ms: int = 0
+
+
+# ---- plans and sub-agents ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningStartEvent(AgentEvent):
+    """The model is asked for a plan first."""
+
+    event_type: ClassVar[str] = "planning_start"
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningEndEvent(AgentEvent):
+    """The plan is there (`steps` is how many), or there is none and the run goes on without: `reason` says why."""
+
+    event_type: ClassVar[str] = "planning_end"
+    steps: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskUpdatedEvent(AgentEvent):
+    """The plan as it is now: each task has `id`, `content`, `status` and `result`."""
+
+    event_type: ClassVar[str] = "task_updated"
+    tasks: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStartEvent(AgentEvent):
+    """A step of the plan begins."""
+
+    event_type: ClassVar[str] = "step_start"
+    step_id: str
+    step_number: int
+    total_steps: int
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEndEvent(AgentEvent):
+    """A step of the plan has ended: `completed`, `failed`, `skipped` or `cancelled`."""
+
+    event_type: ClassVar[str] = "step_end"
+    step_id: str
+    step_number: int
+    total_steps: int
+    status: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubagentStartEvent(AgentEvent):
+    """A sub-agent begins, in a session of its own."""
+
+    event_type: ClassVar[str] = "subagent_start"
+    task_id: str
+    agent: str
+    description: str
+    child_session_id: str
+    tool_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubagentProgressEvent(AgentEvent):
+    """Something has happened in a sub-agent: the event of its own session, as its envelope."""
+
+    event_type: ClassVar[str] = "subagent_progress"
+    ephemeral: ClassVar[bool] = True
+    task_id: str
+    child_session_id: str
+    event: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubagentEndEvent(AgentEvent):
+    """A sub-agent has ended: `succeeded`, `failed`, `timed_out` or `cancelled`."""
+
+    event_type: ClassVar[str] = "subagent_end"
+    task_id: str
+    agent: str
+    child_session_id: str
+    status: str
+    output: str = ""
+    duration_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,10 @@ Utterance = Prompt | Answer | Results
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """What a tool is. `parameters` is a JSON Schema of an object; lane None means: by its name."""
+    """What a tool is. `parameters` is a JSON Schema of an object; lane None means: by its name.
+
+    A `local` tool runs in the process of the agent, whoever else runs the calls of its lane.
+    """
 
     name: str
     description: str = ""
@@ -154,6 +157,7 @@ class ToolSpec:
     parallel: bool = False
     interruptible: bool = True
     timeout_ms: int | None = None
+    local: bool = False
 
     def __post_init__(self) -> None:
         try:

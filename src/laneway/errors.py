@@ -14,6 +14,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ UnknownMessageError    no message has that id
 │  ├─ UnknownStoreError      no store is behind that address
 │  ├─ UnknownRunError        there is nothing to resume under that id
+│  ├─ UnknownTaskError       no external task has that id
 │  ├─ ToolArgumentsError     the arguments of a call do not fit the tool
 │  └─ ModelError             the provider of a model refuses the call as it is
 │     ├─ PromptTooLongError  the conversation is longer than the model can take in
@@ -27,12 +28,14 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ MailboxFullError       the session holds as many waiting messages as it may
 │  ├─ MessageStateError      a message cannot change in that way from its state
 │  ├─ FencedError            somebody else owns this now; what the old owner says is refused
+│  ├─ LeaseLostError         the task is no longer this worker's; what it says of it is refused
 │  ├─ StoreInUseError        another process has the store open
 │  └─ StoreVersionError      the store was written by a newer Laneway
 ├─ UnavailableError          the world is wrong: a later try may help
 │  ├─ StoreUnavailableError  the store refused: the disk is full, read-only, broken …
 │  │  ├─ StoreCorruptError   what is on disk is not what was written
 │  │  └─ UnstorableError     what was to be written can never be stored as it is
+│  ├─ TransportUnavailableError  nobody answers at the other end
 │  └─ ModelUnavailableError  the provider of a model cannot answer now
 │     └─ ModelLimitedError   … and says for how long: too many requests, or the quota is used up
 ├─ DeniedError               a policy said no
@@ -80,6 +83,7 @@ __all__ = (
     "LaneCycleError",
     "LaneFullError",
     "LanewayError",
+    "LeaseLostError",
     "MailboxFullError",
     "MessageStateError",
     "ModelError",
@@ -98,6 +102,7 @@ __all__ = (
     "StoreVersionError",
     "ToolArgumentsError",
     "ToolFailedError",
+    "TransportUnavailableError",
     "UnavailableError",
     "UnknownHandlerError",
     "UnknownJobError",
@@ -105,6 +110,7 @@ __all__ = (
     "UnknownMessageError",
     "UnknownRunError",
     "UnknownStoreError",
+    "UnknownTaskError",
     "UnstorableError",
     "UsageError",
     "WaitTimeoutError",
@@ -294,6 +300,12 @@ class UnknownRunError(UsageError):
     code = "unknown_run"
 
 
+class UnknownTaskError(UsageError):
+    """No external task has that id."""
+
+    code = "unknown_task"
+
+
 class UnknownStoreError(UsageError):
     """No store is behind that address."""
 
@@ -411,6 +423,12 @@ class FencedError(ConflictError):
     code = "fenced"
 
 
+class LeaseLostError(ConflictError):
+    """The task is no longer this worker's: its lease has ended, or the task has."""
+
+    code = "lease_lost"
+
+
 class StoreInUseError(ConflictError):
     """Another process has the store open; a store has one owner at a time."""
 
@@ -445,6 +463,12 @@ class UnstorableError(StoreUnavailableError):
     """What was to be written can never be stored as it is: trying again does not help, and nothing was written."""
 
     code = "unstorable"
+
+
+class TransportUnavailableError(UnavailableError):
+    """Nobody answers at the other end of a transport; a later try may help."""
+
+    code = "transport_unavailable"
 
 
 class ModelUnavailableError(UnavailableError):

@@ -7,25 +7,42 @@ nearest known one. The small ones are frozen records.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, cast
 
+from laneway.checked import (
+    COUNT_MAX,
+    Check,
+    Checked,
+    Switch,
+    anything,
+    by_tool,
+    effect,
+    flag,
+    listed,
+    made_of,
+    number,
+    one_of,
+    optional,
+    path_text,
+    record,
+    string,
+    text,
+    whole,
+    word,
+)
 from laneway.errors import ConfigError
 from laneway.mail import Mode, QueueOptions
-from laneway.records import (
-    DURATION_MAX_MS,
-    Boost,
-    Effect,
-    RateLimit,
-    RetryPolicy,
-    check_whole,
-)
+from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
+from laneway.records import DURATION_MAX_MS, Boost, Effect, RateLimit, RetryPolicy, check_whole
 
 __all__ = (
     "SESSION_LANES",
+    "ConfirmationPolicy",
+    "Hook",
     "LaneHandlerConfig",
+    "McpServerConfig",
     "PermissionPolicy",
     "PriorityBoostConfig",
     "RateLimitConfig",
@@ -35,35 +52,16 @@ __all__ = (
     "Switch",
     "lane_named",
     "merge",
+    "one_of",
 )
 
 SESSION_LANES = ("control", "query", "execute", "generate")
 """The lanes of a session, the first in priority first."""
 
 MODES = ("internal", "external", "hybrid")
-DECISIONS = ("allow", "deny", "ask")
 ON_CRASH = ("resume", "report", "ask")
 DEFAULT_TIMEOUT_MS = 60_000
 DEAD_LETTERS = 1_000
-COUNT_MAX = 1_000_000_000
-RULE_MAX = 4_096
-
-T = TypeVar("T")
-Check = Callable[[str, Any], Any]
-
-
-# ---- checks: each takes the name of a setting and its value, and gives back what is kept ----
-
-
-def one_of(setting: str, value: object, allowed: Iterable[str]) -> str:
-    """A word out of some, whatever its case; refused with the nearest of them."""
-    words = tuple(map(str, allowed))
-    word = value.strip().casefold() if isinstance(value, str) else ""
-    if word in words:
-        return word
-    close = difflib.get_close_matches(word, words, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(words)}"
-    raise ConfigError(f"{setting} cannot be {value!r}", setting=setting, value=value, hint=hint)
 
 
 def lane_named(value: object, *, setting: str = "lane") -> str:
@@ -71,60 +69,8 @@ def lane_named(value: object, *, setting: str = "lane") -> str:
     return one_of(setting, value, SESSION_LANES)
 
 
-def refuse_unknown(what: str, names: Iterable[object], known: Iterable[str]) -> None:
-    """Refuse the first name that is not known, with the nearest that is."""
-    words = tuple(known)
-    for name in names:
-        if name not in words:
-            close = difflib.get_close_matches(str(name), words, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(words)}"
-            raise ConfigError(f"{what} has no setting {name!r}", setting=str(name), hint=hint)
-
-
-def _flag(setting: str, value: object) -> bool:
-    if isinstance(value, Switch):
-        return bool(value)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{setting} must be True or False, not {value!r}", setting=setting, value=value)
-    return value
-
-
-def _text(setting: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{setting} must be text, not {value!r}", setting=setting, value=value)
-    return value
-
-
-def _string(setting: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{setting} must be text, not {value!r}", setting=setting, value=value)
-    return value
-
-
-def _anything(_: str, value: T) -> T:
-    return value
-
-
-def _whole(least: int, most: int = COUNT_MAX) -> Check:
-    return lambda setting, value: check_whole(value, setting=setting, least=least, most=most)
-
-
-def _number(least: float, most: float) -> Check:
-    def check(setting: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            text = f"{setting} must be a number from {least} to {most}, not {value!r}"
-            raise ConfigError(text, setting=setting, value=value)
-        return float(value)
-
-    return check
-
-
-def _optional(check: Check) -> Check:
-    return lambda setting, value: None if value is None else check(setting, value)
-
-
-def _word(*words: str) -> Check:
-    return lambda setting, value: one_of(setting, value, words)
+def _each(check: Check) -> Check:
+    return lambda setting, value: tuple(check(setting, each) for each in listed(setting, value))
 
 
 def _queue(setting: str, value: object) -> SessionQueueConfig:
@@ -133,23 +79,6 @@ def _queue(setting: str, value: object) -> SessionQueueConfig:
     if not isinstance(value, SessionQueueConfig):
         raise ConfigError(f"{setting} must be a SessionQueueConfig, not {value!r}", setting=setting, value=value)
     return value
-
-
-def _path(setting: str, value: object) -> str:
-    # Whatever a path object is, `__fspath__` gives its text; this module knows no file system.
-    found = getattr(value, "__fspath__", None)
-    return _text(setting, found() if callable(found) else value)
-
-
-def _record(kind: type[T]) -> Check:
-    def check(setting: str, value: object) -> T:
-        if isinstance(value, kind):
-            return value
-        if isinstance(value, Mapping):
-            return made_of(kind, value, what=setting)
-        raise ConfigError(f"{setting} must be a {kind.__name__}, not {value!r}", setting=setting, value=value)
-
-    return check
 
 
 def _by_lane(check: Check) -> Check:
@@ -167,39 +96,6 @@ def _by_lane(check: Check) -> Check:
         return found
 
     return checked
-
-
-def _by_tool(check: Check) -> Check:
-    """A mapping from names of tools to values."""
-
-    def checked(setting: str, value: object) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{setting} maps tools to settings, not {value!r}", setting=setting, value=value)
-        return {_text(setting, name): check(f"{setting}.{name}", each) for name, each in value.items()}
-
-    return checked
-
-
-def _effect(setting: str, value: object) -> Effect:
-    return Effect(one_of(setting, value, tuple(Effect)))
-
-
-def _tools(setting: str, value: object) -> tuple[Any, ...]:
-    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
-        raise ConfigError(f"{setting} must be a list of tools, not {value!r}", setting=setting, value=value)
-    return tuple(value)
-
-
-def made_of(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
-    """A record made of a mapping, as a configuration file gives it; unknown and missing names are refused."""
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{what} must be a mapping, not {values!r}", setting=what, value=values)
-    known = fields(cast("Any", kind))
-    refuse_unknown(what, values, (each.name for each in known))
-    for each in known:
-        if each.name not in values and each.default is MISSING and each.default_factory is MISSING:
-            raise ConfigError(f"{what} needs {each.name}", setting=f"{what}.{each.name}")
-    return kind(**values)
 
 
 # ---- the small records ----
@@ -286,145 +182,25 @@ class LaneHandlerConfig:
     """Who runs the calls of a lane: this process (`internal`), somebody else (`external`), or both hear (`hybrid`).
 
     `timeout_ms` is how long somebody else may take; calls in this process follow the timeouts of their lanes.
-    `ordered=False` lets neighbouring calls of one answer go out together.
+    `ordered=False` lets neighbouring calls of one answer go out together. `lease_ms` is how long a worker may be silent
+    before its task is taken from it. `fallback=True` runs a call here that nobody has taken within `timeout_ms`.
     """
 
     mode: str = "internal"
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     ordered: bool = True
+    lease_ms: int = 30_000
+    fallback: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", one_of("mode", self.mode, MODES))
         check_whole(self.timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
-        _flag("ordered", self.ordered)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermissionPolicy:
-    """Which calls of tools may be made: rules such as `read`, `bash(git *)`, `write(**/.env*)` or `*`.
-
-    A rule in `deny` beats one in `ask`, which beats one in `allow`; what no rule matches gets `default_decision`.
-    `enabled=False` is the same as no policy: reads are made, everything else asks.
-    """
-
-    allow: Sequence[str] = ()
-    deny: Sequence[str] = ()
-    ask: Sequence[str] = ()
-    default_decision: str = "ask"
-    enabled: bool = True
-
-    def __post_init__(self) -> None:
-        for setting in DECISIONS:
-            rules: object = getattr(self, setting)
-            if isinstance(rules, str) or not isinstance(rules, Iterable):
-                raise ConfigError(f"{setting} must be a list of rules, not {rules!r}", setting=setting, value=rules)
-            kept = tuple(rules)
-            for rule in kept:
-                if not isinstance(rule, str) or not 0 < len(rule) <= RULE_MAX:
-                    text = f"{setting}: a rule is 1 to {RULE_MAX} characters of text, not {rule!r}"
-                    raise ConfigError(text, setting=setting, value=rule, hint="bash(git *), for one")
-            object.__setattr__(self, setting, kept)
-        decision = one_of("default_decision", self.default_decision, DECISIONS)
-        object.__setattr__(self, "default_decision", decision)
-        _flag("enabled", self.enabled)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """What a configuration file says."""
-        return made_of(cls, values, what="permissions")
+        check_whole(self.lease_ms, setting="lease_ms", least=1, most=DURATION_MAX_MS)
+        flag("ordered", self.ordered)
+        flag("fallback", self.fallback)
 
 
 # ---- the settings that are filled in one by one ----
-
-
-def _apart(value: Any) -> Any:
-    """A value for another owner: what can be changed is copied, what is somebody's object is not."""
-    if isinstance(value, Switch):
-        return bool(value)
-    if isinstance(value, Checked):
-        return value.copy()
-    return dict(value) if type(value) is dict else value
-
-
-class Checked:
-    """An object whose settings are known by name and checked whenever they are set."""
-
-    __slots__ = ()
-
-    CHECKS: ClassVar[Mapping[str, Check]] = {}
-
-    def __new__(cls, *_: Any, **values: Any) -> Self:
-        if not values.keys() <= cls.CHECKS.keys():
-            refuse_unknown(cls.__name__, values, cls.CHECKS)
-        return super().__new__(cls)
-
-    if not TYPE_CHECKING:  # type checkers would take it as leave to set any attribute
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            if name not in self.CHECKS:
-                refuse_unknown(type(self).__name__, (name,), self.CHECKS)
-            object.__setattr__(self, name, self.CHECKS[name](name, value))
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """What a configuration file says; nested mappings become the records they stand for."""
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{cls.__name__} is made of a mapping, not {values!r}", value=values)
-        refuse_unknown(cls.__name__, values, cls.CHECKS)
-        return cls(**values)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Every setting by its name; a change of the mapping changes nothing here."""
-        return {name: _apart(getattr(self, name)) for name in self.CHECKS}
-
-    def copy(self) -> Self:
-        """Another one with the same settings; changing one does not change the other."""
-        return type(self)(**self.to_mapping())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Slots behind checks cannot be filled from outside; this serves `copy`, `deepcopy` and `pickle`.
-        return type(self).from_mapping, (self.to_mapping(),)
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self.to_mapping() == cast("Self", other).to_mapping()
-
-    __hash__ = None  # type: ignore[assignment] # it changes
-
-    def __repr__(self) -> str:
-        plain = type(self)().to_mapping()
-        shown = {name: value for name, value in self.to_mapping().items() if value != plain[name]}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-
-class Switch:
-    """A setting that is read as True or False and called to be switched on: `if config.enable_dlq`, `enable_dlq()`.
-
-    It is equal to the bool that it stands for, but is not that object: write `if config.enable_dlq:`, not `is True`.
-    """
-
-    __slots__ = ("_on", "_turn_on")
-
-    def __init__(self, *, on: bool, turn_on: Callable[[int | None], SessionQueueConfig]) -> None:
-        self._on = on
-        self._turn_on = turn_on
-
-    def __bool__(self) -> bool:
-        return self._on
-
-    def __eq__(self, other: object) -> bool:
-        return bool(other) is self._on if isinstance(other, bool | Switch) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._on)
-
-    def __repr__(self) -> str:
-        return repr(self._on)
-
-    def __call__(self, max_size: int | None = None) -> SessionQueueConfig:
-        """Switch it on and give back the settings; `max_size` is how many dead letters are kept."""
-        return self._turn_on(max_size)
 
 
 class SessionQueueConfig(Checked):
@@ -463,21 +239,21 @@ class SessionQueueConfig(Checked):
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
         **{
-            f"{lane}_max_concurrency": _whole(1, 1_000_000)  # a lane of width 0 would let a run wait for ever
+            f"{lane}_max_concurrency": whole(1, 1_000_000)  # a lane of width 0 would let a run wait for ever
             for lane in SESSION_LANES
         },
-        "lane_handlers": _by_lane(_record(LaneHandlerConfig)),
-        "enable_dlq": _flag,
-        "dlq_max_size": _whole(1, 10_000_000),
-        "enable_metrics": _flag,
-        "enable_alerts": _flag,
-        "default_timeout_ms": _optional(_whole(1, DURATION_MAX_MS)),
-        "storage_path": _optional(_path),
-        "retry_policy": _optional(_record(RetryPolicyConfig)),
-        "rate_limit": _optional(_record(RateLimitConfig)),
-        "priority_boost": _optional(_record(PriorityBoostConfig)),
-        "pressure_threshold": _optional(_whole(1)),
-        "lane_timeouts": _by_lane(_whole(1, DURATION_MAX_MS)),
+        "lane_handlers": _by_lane(record(LaneHandlerConfig)),
+        "enable_dlq": flag,
+        "dlq_max_size": whole(1, 10_000_000),
+        "enable_metrics": flag,
+        "enable_alerts": flag,
+        "default_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
+        "storage_path": optional(path_text),
+        "retry_policy": optional(record(RetryPolicyConfig)),
+        "rate_limit": optional(record(RateLimitConfig)),
+        "priority_boost": optional(record(PriorityBoostConfig)),
+        "pressure_threshold": optional(whole(1)),
+        "lane_timeouts": _by_lane(whole(1, DURATION_MAX_MS)),
     }
 
     _dlq: bool
@@ -655,7 +431,7 @@ class SessionQueueConfig(Checked):
 
     def set_storage_path(self, path: object) -> Self:
         """The folder that keeps dead letters and submitted payloads over a restart."""
-        object.__setattr__(self, "storage_path", _optional(_path)("storage_path", path))
+        object.__setattr__(self, "storage_path", optional(path_text)("storage_path", path))
         return self
 
     def concurrency_of(self, lane: str) -> int:
@@ -677,6 +453,9 @@ class SessionOptions(Checked):
     `output_max` (30,000 characters of a tool's output are shown to the model). Of the session: `session_store`,
     `session_id`, `mode` (what a message does while the session is busy), `messages` (the cap of its queue, what gives
     way, debounce), `on_crash` (`resume`, `report` or `ask`).
+    Of the gates: `permission_policy`, `confirmation_policy`, `hooks`, `skill_dirs`. Of how work is broken up:
+    `planning` with `max_plan_steps` (20), `agent_dirs`, `max_parallel_tasks` (of one run at once),
+    `max_subagent_depth` (3). Of where tools come from: `mcp_servers` by name.
     `tenant_id` is whose session it is: the same `session_id` of another tenant is another session. `principal`,
     `agent_template_id` and `correlation_id` are labels that Laneway never reads.
     """
@@ -688,6 +467,15 @@ class SessionOptions(Checked):
     tool_effects: Mapping[str, Effect | Literal["read", "idempotent", "write"]] | None = None
     queue_config: SessionQueueConfig | None = None
     permission_policy: PermissionPolicy | None = None
+    confirmation_policy: ConfirmationPolicy | None = None
+    hooks: Iterable[Hook | Mapping[str, Any]] | None = None
+    skill_dirs: Sequence[Any] | None = None
+    agent_dirs: Sequence[Any] | None = None
+    mcp_servers: Mapping[str, McpServerConfig | Mapping[str, Any]] | None = None
+    planning: bool | None = None
+    max_plan_steps: int | None = None
+    max_parallel_tasks: int | None = None
+    max_subagent_depth: int | None = None
     session_store: Any = None
     session_id: str | None = None
     mode: Mode | str | None = None
@@ -712,35 +500,44 @@ class SessionOptions(Checked):
     artifacts_dir: str | None = None
 
     CHECKS: ClassVar[Mapping[str, Check]] = {
-        "model": _anything,
-        "system": _optional(_string),
-        "tools": _optional(_tools),
-        "tool_lanes": _optional(_by_tool(_word(*SESSION_LANES))),
-        "tool_effects": _optional(_by_tool(_effect)),
-        "queue_config": _optional(_queue),
-        "permission_policy": _optional(_record(PermissionPolicy)),
-        "session_store": _anything,
-        "session_id": _optional(_text),
-        "mode": _optional(lambda _, value: Mode.parse(value)),
-        "messages": _optional(_record(QueueOptions)),
-        "on_crash": _optional(_word(*ON_CRASH)),
-        "max_tool_rounds": _optional(_whole(1, 1_000_000)),
-        "max_calls_per_answer": _optional(_whole(1, 1_000_000)),
-        "max_execution_time_ms": _optional(_whole(1, DURATION_MAX_MS)),
-        "tool_timeout_ms": _optional(_whole(1, DURATION_MAX_MS)),
-        "output_max": _optional(_whole(1)),
-        "auto_compact": _optional(_flag),
-        "auto_compact_threshold": _optional(_number(0.05, 1)),
-        "temperature": _optional(_number(0, 2)),
-        "thinking_budget": _optional(_whole(0)),
-        "max_output_tokens": _optional(_whole(1)),
-        "host": _anything,
-        "tenant_id": _optional(_text),
-        "principal": _optional(_text),
-        "agent_template_id": _optional(_text),
-        "correlation_id": _optional(_text),
-        "environment": _optional(_by_tool(_string)),
-        "artifacts_dir": _optional(_path),
+        "model": anything,
+        "system": optional(string),
+        "tools": optional(listed),
+        "tool_lanes": optional(by_tool(word(*SESSION_LANES))),
+        "tool_effects": optional(by_tool(effect)),
+        "queue_config": optional(_queue),
+        "permission_policy": optional(record(PermissionPolicy)),
+        "confirmation_policy": optional(record(ConfirmationPolicy)),
+        "hooks": optional(_each(record(Hook))),
+        "skill_dirs": optional(_each(path_text)),
+        "agent_dirs": optional(_each(path_text)),
+        "mcp_servers": optional(by_tool(record(McpServerConfig))),
+        "planning": optional(flag),
+        "max_plan_steps": optional(whole(1, 1_000)),
+        "max_parallel_tasks": optional(whole(1, 1_000_000)),
+        "max_subagent_depth": optional(whole(0, 100)),
+        "session_store": anything,
+        "session_id": optional(text),
+        "mode": optional(lambda _, value: Mode.parse(value)),
+        "messages": optional(record(QueueOptions)),
+        "on_crash": optional(word(*ON_CRASH)),
+        "max_tool_rounds": optional(whole(1, 1_000_000)),
+        "max_calls_per_answer": optional(whole(1, 1_000_000)),
+        "max_execution_time_ms": optional(whole(1, DURATION_MAX_MS)),
+        "tool_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
+        "output_max": optional(whole(1)),
+        "auto_compact": optional(flag),
+        "auto_compact_threshold": optional(number(0.05, 1)),
+        "temperature": optional(number(0, 2)),
+        "thinking_budget": optional(whole(0)),
+        "max_output_tokens": optional(whole(1)),
+        "host": anything,
+        "tenant_id": optional(text),
+        "principal": optional(text),
+        "agent_template_id": optional(text),
+        "correlation_id": optional(text),
+        "environment": optional(by_tool(string)),
+        "artifacts_dir": optional(path_text),
     }
 
     @classmethod
@@ -752,6 +549,8 @@ class SessionOptions(Checked):
             max_calls_per_answer=64,
             output_max=30_000,
             auto_compact_threshold=0.8,
+            max_plan_steps=20,
+            max_subagent_depth=3,
         )
 
 

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from laneway.dialogue import Chunk, Intent, ModelRequest, ToolContext, ToolOutput, ToolSpec
+from laneway.external import ExternalTaskResult, Lease
 from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
 
-__all__ = ("Clock", "History", "Ids", "Model", "Random", "Store", "Tool")
+__all__ = ("Clock", "History", "Ids", "Model", "Random", "Store", "Tool", "Transport")
 
 
 class Clock(Protocol):
@@ -142,3 +143,31 @@ class Tool(Protocol):
 
     async def reconcile(self, intent: Intent, context: ToolContext) -> ToolOutput | None:
         """What became of a call that was cut off; None when it cannot be known."""
+
+
+class Transport(Protocol):
+    """How a worker gets external tasks and says what became of them: two-phase, so that nothing is done twice.
+
+    A worker claims, says that it starts before it does anything, shows signs of life while it works, and completes.
+    Every method may raise `TransportUnavailableError`; after one of those a worker may say the same thing again.
+    """
+
+    async def claim(
+        self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
+    ) -> list[Lease]:
+        """Take up to `limit` tasks of some lanes (all if none is named) and tools; waits up to `wait_ms` for one."""
+
+    async def start(self, task_id: str, token: str) -> None:
+        """Say that it begins: only then it may. Raises `LeaseLostError` when it must not. Saying it twice is once."""
+
+    async def heartbeat(self, task_id: str, token: str) -> bool:
+        """Show a sign of life. False: nobody wants the task any more, stop; `LeaseLostError`: it is somebody else's."""
+
+    async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
+        """Say what became of it. True: it counts. A second time is answered the same. Raises `LeaseLostError`."""
+
+    async def release(self, task_id: str, token: str, reason: str = "") -> None:
+        """Give a task back that was not started."""
+
+    async def close(self) -> None:
+        """Let go of the connection."""

@@ -21,6 +21,7 @@ __all__ = (
     "DrainReport",
     "Effect",
     "Explanation",
+    "Fields",
     "Group",
     "HistogramStats",
     "JobId",
@@ -475,3 +476,13 @@ class DrainReport:
     finished: bool
     cancelled: int
     still_running: int
+
+
+class Fields(dict[str, Any]):
+    """A dict whose keys are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}") from None

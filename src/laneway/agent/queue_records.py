@@ -11,11 +11,11 @@ from typing import Any
 
 from laneway.errors import InvalidJobError
 from laneway.kernel.histograms import Histogram
+from laneway.records import Fields
 
 __all__ = (
     "ByLane",
     "DeadCommand",
-    "Fields",
     "LaneQueueStats",
     "QueueMetrics",
     "QueueStats",
@@ -23,16 +23,6 @@ __all__ = (
     "histogram",
     "tool_call",
 )
-
-
-class Fields(dict[str, Any]):
-    """A dict whose keys are attributes too."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}") from None
 
 
 class ByLane(Fields):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from laneway.mail import Mode, QueueOptions
-from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig, merge
+from laneway.options import SessionOptions, SessionQueueConfig, merge
+from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
 
 __all__ = ("SessionSettings", "settled")
@@ -22,6 +23,15 @@ class SessionSettings:
     tool_effects: Mapping[str, Effect] = field(default_factory=dict)
     queue_config: SessionQueueConfig | None = None
     permission_policy: PermissionPolicy | None = None
+    confirmation_policy: ConfirmationPolicy | None = None
+    hooks: tuple[Hook, ...] = ()
+    skill_dirs: tuple[str, ...] = ()
+    agent_dirs: tuple[str, ...] = ()
+    mcp_servers: Mapping[str, McpServerConfig] = field(default_factory=dict)
+    planning: bool = False
+    max_plan_steps: int = 20
+    max_parallel_tasks: int | None = None
+    max_subagent_depth: int = 3
     mode: Mode = Mode.FOLLOWUP  # a call of `send` is a question of its own: two of them are not merged unasked
     messages: QueueOptions | None = None
     on_crash: str = "resume"

@@ -1,0 +1,125 @@
+"""The gates that a call passes before it is queued: hooks, permissions, the skill filter, approvals; in this order.
+
+Every gate fails closed: what raises, hangs or answers nonsense is a no. A call that passes is made with exactly the
+arguments that the last gate has seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from laneway.dialogue import ResultStatus, compact_json
+from laneway.errors import LanewayError, describe, text_of
+from laneway.kernel.permissions import Verdict, decide
+
+if TYPE_CHECKING:
+    from laneway.agent.loop import Run
+    from laneway.agent.session import AsyncSession
+    from laneway.ports import Tool
+
+__all__ = ("Asked", "Gates", "Refusal")
+
+RETRIES_MAX = 10
+
+
+@dataclass(slots=True)
+class Asked:
+    """A call that wants to be made; `run` is None for one of the host itself, who needs nobody's approval."""
+
+    call_id: str
+    tool: Tool
+    arguments: dict[str, Any]
+    lane: str
+    run: Run | None = None
+    key: str = ""
+    approval_reason: str = ""  # why somebody has to be asked; empty: nobody has to
+
+    @property
+    def name(self) -> str:
+        """What the tool is called."""
+        return self.tool.spec.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a call is not made."""
+
+    gate: str  # hook, permission, skill or approval
+    reason: str
+    status: ResultStatus = ResultStatus.DENIED
+
+    @property
+    def output(self) -> str:
+        """What the model is told."""
+        what = {ResultStatus.SKIPPED: "Skipped", ResultStatus.ERROR: "Not run"}.get(self.status, "Denied")
+        return f"[{what}: {self.reason}]"
+
+
+class Gates:
+    """The gates of one session."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def admit(self, asked: Asked) -> Refusal | None:
+        """Every gate that needs nobody's approval. What is left to ask is in `asked.approval_reason`."""
+        session = self._session
+        if session.hooks.wants("pre_tool_use"):
+            refusal = await self._ask_hooks(asked)
+            if refusal is not None:
+                return refusal
+        settings = session.settings
+        decision = decide(settings.permission_policy, asked.tool.spec, asked.arguments, workspace=session.workspace)
+        if decision.verdict is Verdict.DENY:
+            return Refusal(gate="permission", reason=decision.reason)
+        reason = session.skills.refusal(asked)
+        if reason:
+            return Refusal(gate="skill", reason=reason)
+        asked.approval_reason = decision.reason if decision.verdict is Verdict.ASK and asked.run is not None else ""
+        if asked.approval_reason and asked.lane in session.confirmations.bypassed_lanes:
+            asked.approval_reason = ""
+        if asked.approval_reason and not session.confirmations.is_on:
+            return Refusal(gate="approval", reason=f"{asked.approval_reason}, and nobody is there to ask")
+        return None
+
+    async def _ask_hooks(self, asked: Asked) -> Refusal | None:
+        session = self._session
+        for _ in range(RETRIES_MAX):
+            verdict = await session.hooks.ask("pre_tool_use", self._payload(asked))
+            if verdict.action == "block":
+                return Refusal(gate="hook", reason=verdict.reason)
+            if verdict.action == "skip":
+                return Refusal(gate="hook", reason=verdict.reason, status=ResultStatus.SKIPPED)
+            if verdict.action != "retry":
+                return self._change(asked, verdict.arguments)
+            await session.host.wait(verdict.delay_ms)
+        return Refusal(gate="hook", reason=f"a hook has put it off {RETRIES_MAX} times")
+
+    def _payload(self, asked: Asked) -> dict[str, Any]:
+        session = self._session
+        return {
+            "session_id": session.session_id,
+            "run_id": asked.run.id if asked.run is not None else "",
+            "tool": asked.name,
+            "tool_id": asked.call_id,
+            "args": copy.deepcopy(asked.arguments),  # a hook that keeps them must not reach what will be done
+            "lane": asked.lane,
+            "effect": asked.tool.spec.effect.value,
+            "working_directory": session.workspace,
+            "recent_tools": asked.run.recent_tools() if asked.run is not None else [],
+            "by": "host" if asked.run is None else "model",
+        }
+
+    def _change(self, asked: Asked, arguments: dict[str, Any] | None) -> Refusal | None:
+        """What a hook has made of the arguments is checked like what the model has said."""
+        if arguments is None:
+            return None
+        try:
+            asked.arguments = asked.tool.check(compact_json(arguments))
+        except (LanewayError, TypeError, ValueError) as error:
+            return Refusal(gate="hook", reason=f"a hook has changed the arguments: {text_of(error)}")
+        except Exception as error:  # noqa: BLE001 - a tool of one's own may raise anything
+            return Refusal(gate="hook", reason=f"a hook has changed the arguments: {describe(error)}")
+        return None

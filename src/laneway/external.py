@@ -1,0 +1,153 @@
+"""External tasks: calls that somebody else makes, and what workers and the host say to each other about them.
+
+```text
+ pending ──claim──▶ leased ──start──▶ started ──complete──▶ completed | failed
+    ▲                 │                  │
+    └── lease ended ──┘                  ├── lease ended: read, idempotent → pending; write → unknown
+ pending, leased, started: timed_out, withdrawn (unknown for a write that had started)
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from laneway.dialogue import ToolOutput, compact_json
+from laneway.errors import UsageError, text_of
+from laneway.records import Effect, Fields
+
+__all__ = ("ExternalTask", "ExternalTaskResult", "Lease", "TaskState")
+
+OUTPUTS = ("output", "stdout", "content")
+RESULT_MAX = 10_000_000
+
+
+class TaskState(StrEnum):
+    """Where an external task is."""
+
+    PENDING = "pending"  # for somebody to take it
+    LEASED = "leased"  # a worker has taken it and has not begun
+    STARTED = "started"  # a worker has said that it begins
+    COMPLETED = "completed"
+    FAILED = "failed"  # the worker says that it did not work
+    TIMED_OUT = "timed_out"
+    WITHDRAWN = "withdrawn"  # nobody wants it any more, and it had not begun
+    UNKNOWN = "unknown"  # it had begun, and nobody knows how far it came
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended. An `unknown` one can still be settled by a late result."""
+        return self not in (TaskState.PENDING, TaskState.LEASED, TaskState.STARTED)
+
+
+class ExternalTask(Fields):
+    """A call that somebody else is to make, as it was when it was asked for; by item or by attribute, plain JSON.
+
+    `payload` is the arguments of the tool `command_type`. `attempt` counts how often it was given to somebody, from 1.
+    `idempotency_key` is the same at every attempt. `task["remaining_ms"]` is what was left when it was asked for;
+    `task.remaining_ms()` is what is left now.
+    """
+
+    task_id: str
+    session_id: str
+    run_id: str
+    lane: str
+    command_type: str
+    payload: dict[str, Any]
+    timeout_ms: int
+    attempt: int
+    created_at: int
+    workspace: str
+    idempotency_key: str
+    tenant_id: str
+    correlation_id: str | None
+    effect: str
+    state: str
+
+    def __init__(self, values: Mapping[str, Any], *, remaining: Callable[[], int] | None = None) -> None:
+        super().__init__(values)
+        object.__setattr__(self, "_remaining", remaining)
+
+    def remaining_ms(self) -> int:
+        """How much time is left for it; 0 when there is none."""
+        remaining: Callable[[], int] | None = self.__dict__.get("_remaining")
+        return int(self["remaining_ms"]) if remaining is None else max(0, remaining())
+
+    def is_timed_out(self) -> bool:
+        """Whether its time is over."""
+        return self.remaining_ms() <= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalTaskResult:
+    """What became of an external task. `result` is text, a dict with `output` (or `stdout`, `content`), or any JSON."""
+
+    success: bool = True
+    result: Any = None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """What a worker says, in any of its forms; refuses what is none."""
+        if isinstance(value, cls):
+            found = value
+        elif isinstance(value, Mapping) and value.keys() & {"success", "result", "error"}:
+            strange = value.keys() - {"success", "result", "error"}
+            if strange:
+                raise UsageError(f"a result has success, result and error, not {sorted(map(str, strange))}")
+            found = cls(**{"success": not value.get("error"), **value})
+        else:  # the bare result of something that worked
+            found = cls(result=value)
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Refuse what cannot be kept."""
+        if not isinstance(self.success, bool):
+            raise UsageError(f"success is True or False, not {self.success!r:.80}")
+        if self.error is not None and not isinstance(self.error, str):
+            raise UsageError(f"error is text, not {self.error!r:.80}")
+        try:
+            size = len(json.dumps([self.result, self.error], allow_nan=False, ensure_ascii=False).encode())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"result must be JSON: {error}") from None
+        if size > RESULT_MAX:
+            raise UsageError(f"a result has at most {RESULT_MAX:,} bytes, not {size:,}", hint="send a part, or a link")
+
+    def to_output(self) -> ToolOutput:
+        """What the model gets to see."""
+        result, code = self.result, None
+        if isinstance(result, Mapping):
+            code = result.get("exit_code")
+            code = code if type(code) is int else None
+            named = next((name for name in OUTPUTS if isinstance(result.get(name), str)), None)
+            shown = result[named] if named is not None else compact_json(dict(result))
+            stderr = result.get("stderr")
+            if isinstance(stderr, str) and stderr:
+                shown = f"{shown}\n{stderr}" if shown else stderr
+        elif result is None:
+            shown = ""
+        else:
+            shown = result if isinstance(result, str) else compact_json(result)
+        if self.success:
+            return ToolOutput(text=text_of(shown), is_error=bool(code), exit_code=code)
+        said = text_of(self.error or "the worker says that it failed")
+        return ToolOutput(text=f"{text_of(shown)}\n{said}".strip(), is_error=True, exit_code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A task that a worker has taken; `token` proves it. It ends `lease_ms` after the worker's last sign of life."""
+
+    task: ExternalTask
+    token: str
+    lease_ms: int
+
+    @property
+    def effect(self) -> Effect:
+        """What the task does to the world."""
+        return Effect(self.task["effect"])
