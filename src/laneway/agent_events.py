@@ -237,13 +237,14 @@ class ToolEndEvent(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionDeniedEvent(AgentEvent):
-    """A policy has refused a call before it was queued."""
+    """A gate has refused a call before it was queued: `hook`, `permission`, `skill` or `approval`."""
 
     event_type: ClassVar[str] = "permission_denied"
     tool_id: str
     tool_name: str
     args: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+    gate: str = "permission"
 
 
 # ---- gates ----

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.gates import Asked, Gates
 from laneway.agent.hearing import heard_run
 from laneway.agent.tool_calls import within
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json
 from laneway.errors import PermissionDeniedError, ToolFailedError, UsageError
-from laneway.kernel.permissions import Verdict, decide
 
 if TYPE_CHECKING:
     from laneway.agent.session_lanes import SessionLanes
@@ -33,6 +33,7 @@ class DirectTools(ABC):
     settings: SessionSettings
     lanes: SessionLanes | None
     tool_context: ToolContext
+    gates: Gates
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -50,9 +51,9 @@ class DirectTools(ABC):
     async def tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> ToolOutput:
         """Call a tool of this session, in its lane; raises what the tool raises."""
         await self.ready()
-        tool, checked = self._checked(name, arguments or {})
-        lane = self.lane_of(tool.spec)
-        attempt = functools.partial(self._call, tool, checked)
+        asked = await self._admitted(name, arguments or {})
+        tool, lane = asked.tool, asked.lane
+        attempt = functools.partial(self._call, asked)
         limit = tool.spec.timeout_ms or self.settings.tool_timeout_ms
         if self.lanes is None:
             return await within(attempt, limit)
@@ -60,12 +61,12 @@ class DirectTools(ABC):
             replace(tool.spec, timeout_ms=limit),
             attempt,
             lane=lane,
-            payload={"tool": name, "arguments": checked},
+            payload={"tool": name, "arguments": asked.arguments},
             label=name,
         )
         return await job
 
-    def _checked(self, name: str, arguments: Mapping[str, Any]) -> tuple[Tool, dict[str, Any]]:
+    async def _admitted(self, name: str, arguments: Mapping[str, Any]) -> Asked:
         tool = self.toolbox.get(name)
         if tool is None:
             known = ", ".join(self.toolbox) or "none"
@@ -74,19 +75,19 @@ class DirectTools(ABC):
             text = compact_json(dict(arguments))
         except (TypeError, ValueError) as error:
             raise UsageError(f"the arguments of {name!r} are no JSON: {error}") from None
-        checked = tool.check(text)
-        decision = decide(self.settings.permission_policy, tool.spec, checked, workspace=self.tool_context.workspace)
-        if decision.verdict is Verdict.DENY:
-            raise PermissionDeniedError(f"{name}: {decision.reason}", hint="the permissions of this session deny it")
-        return tool, checked
+        asked = Asked("", tool, tool.check(text), text, self.lane_of(tool.spec))
+        refusal = await self.gates.admit(asked)
+        if refusal is not None:
+            hint = "the permissions of this session deny it" if refusal.gate == "permission" else f"a {refusal.gate}"
+            raise PermissionDeniedError(f"{name}: {refusal.reason}", hint=hint)
+        return asked
 
-    async def _call(self, tool: Tool, arguments: Mapping[str, Any], attempt: int) -> ToolOutput:
-        return await heard_run(tool, arguments, replace(self.tool_context, attempt=attempt))
+    async def _call(self, asked: Asked, attempt: int) -> ToolOutput:
+        return await heard_run(asked.tool, asked.arguments, replace(self.tool_context, attempt=attempt))
 
     async def _run_payload(self, tool: str, arguments: Mapping[str, Any], *, attempt: int) -> Any:
         """Run a payload that is in a lane already."""
-        found, checked = self._checked(tool, arguments)
-        output = await self._call(found, checked, attempt)
+        output = await self._call(await self._admitted(tool, arguments), attempt)
         return output.text
 
     async def _text(self, name: str, **arguments: Any) -> str:

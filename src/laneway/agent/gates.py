@@ -10,7 +10,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from laneway.dialogue import ResultStatus, compact_json
+from laneway.dialogue import ResultStatus, ToolResult, compact_json
 from laneway.errors import LanewayError, describe, text_of
 from laneway.kernel.permissions import Verdict, decide
 
@@ -26,11 +26,15 @@ RETRIES_MAX = 10
 
 @dataclass(slots=True)
 class Asked:
-    """A call that wants to be made; `run` is None for one of the host itself, who needs nobody's approval."""
+    """A call that wants to be made; `run` is None for one of the host itself, who needs nobody's approval.
+
+    `text` is its arguments as JSON: as the model wrote them, unless a hook has changed them.
+    """
 
     call_id: str
     tool: Tool
     arguments: dict[str, Any]
+    text: str
     lane: str
     run: Run | None = None
     key: str = ""
@@ -117,9 +121,23 @@ class Gates:
         if arguments is None:
             return None
         try:
-            asked.arguments = asked.tool.check(compact_json(arguments))
+            text = compact_json(arguments)
+            asked.arguments = asked.tool.check(text)
+            asked.text = text
         except (LanewayError, TypeError, ValueError) as error:
             return Refusal(gate="hook", reason=f"a hook has changed the arguments: {text_of(error)}")
         except Exception as error:  # noqa: BLE001 - a tool of one's own may raise anything
             return Refusal(gate="hook", reason=f"a hook has changed the arguments: {describe(error)}")
         return None
+
+    async def tell_end(self, asked: Asked, result: ToolResult, took_ms: int) -> None:
+        """A call has ended: the hooks are told."""
+        payload = self._payload(asked)
+        payload["result"] = {
+            "success": not result.is_error,
+            "status": result.status.value,
+            "output": result.output,
+            "exit_code": result.exit_code,
+            "duration_ms": took_ms,
+        }
+        await self._session.hooks.tell("post_tool_use", payload)

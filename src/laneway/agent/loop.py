@@ -78,6 +78,7 @@ BUGS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupErro
 """Errors of the code of a model: trying again does not help."""
 MODEL_RETRIES_MS = (500, 2_000, 8_000)
 CHARS_PER_TOKEN = 4  # about
+RECENT_TOOLS = 10
 KEEP_ROUNDS = 2  # what compaction leaves as it is
 SUMMARY_SYSTEM = (
     "Summarise the conversation so far for the agent that goes on with it: what the user wants, what was done and found"
@@ -578,6 +579,11 @@ class Run:
         self.machine.result(ToolResult(call_id=call.id, name=call.name, output=text, status=status))
 
     # ---- telling ----
+
+    def recent_tools(self) -> list[str]:
+        """The names of the tools that were called last in this run, the newest last."""
+        names = [call.name for one in self.machine.rounds for call in one.answer.calls if call.id in one.results]
+        return names[-RECENT_TOOLS:]
 
     def _phase(self, state: TurnState) -> None:
         self.turn._engine.set_phase(self.turn, state)  # noqa: SLF001 - the loop is the turn's own handler

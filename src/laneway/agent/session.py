@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from laneway.agent.book import Book
+from laneway.agent.confirmations import Confirmations
 from laneway.agent.direct import DirectTools
+from laneway.agent.gates import Gates
+from laneway.agent.hooks import Hooks
 from laneway.agent.host import Host, host_of
 from laneway.agent.loop import Run
 from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
 from laneway.agent.session_lanes import SessionLanes
+from laneway.agent.skills import Skills
 from laneway.agent.streams import AgentStream, EventStream
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
@@ -92,6 +96,10 @@ class AsyncSession(DirectTools, Reports):
         self.host: Host
         self.book: Book
         self.lanes: SessionLanes | None = None
+        self.hooks = Hooks()
+        self.skills = Skills()
+        self.confirmations = Confirmations(self)
+        self.gates = Gates(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
         self._opening: asyncio.Task[None] | None = None
         self._closed = False

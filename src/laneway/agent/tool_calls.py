@@ -7,11 +7,12 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.gates import Asked, Refusal
 from laneway.agent.hearing import heard_run
 from laneway.agent_events import (
     PermissionDeniedEvent,
@@ -22,6 +23,7 @@ from laneway.agent_events import (
 )
 from laneway.dialogue import Intent, ResultStatus, ToolCall, ToolContext, ToolOutput, ToolResult, ToolSpec
 from laneway.errors import (
+    FencedError,
     InterruptSignalError,
     JobCancelledError,
     JobTimeoutError,
@@ -40,7 +42,6 @@ from laneway.kernel.ledger import (
     arguments_digest,
     key_of,
 )
-from laneway.kernel.permissions import Verdict, decide
 from laneway.records import Effect
 
 if TYPE_CHECKING:
@@ -63,12 +64,11 @@ CUT_READ = "[Cancelled: the run was ended while this call ran]"
 class _Call:
     """One call that is being made."""
 
-    __slots__ = ("arguments", "began_ms", "call", "cut", "ended", "entry", "is_intended", "job", "tool")
+    __slots__ = ("asked", "began_ms", "call", "cut", "ended", "entry", "is_intended", "job")
 
-    def __init__(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> None:
+    def __init__(self, call: ToolCall, asked: Asked) -> None:
         self.call = call
-        self.tool = tool
-        self.arguments = arguments
+        self.asked = asked
         self.entry: LedgerEntry | None = None
         self.is_intended = False  # the entry is on disk
         self.job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None = None
@@ -77,8 +77,16 @@ class _Call:
         self.cut = ""  # why it was told to end
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        return self.asked.arguments
+
+    @property
+    def lane(self) -> str:
+        return self.asked.lane
+
+    @property
     def spec(self) -> ToolSpec:
-        return self.tool.spec
+        return self.asked.tool.spec
 
     @property
     def has_effect(self) -> bool:
@@ -102,17 +110,22 @@ class CallMaker:
 
     async def make(self, calls: tuple[ToolCall, ...]) -> None:
         """Make these calls together and wait for all of them; each has its result afterwards."""
-        launched = [each for call in calls if (each := await self._launch(call)) is not None]
-        if not launched:
-            return
+        launched: list[_Call] = []
         try:
+            admitted = [(call, asked) for call in calls if (asked := await self._admit(call)) is not None]
+            for call, asked in admitted:
+                if not asked.approval_reason:
+                    self._launch(call, asked, launched)
+            await self._confirm([each for each in admitted if each[1].approval_reason], launched)
             await self._ended(launched)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, InterruptSignalError, FencedError):
             await self._wind_down(launched)
             raise
+        if self._session.hooks.wants("post_tool_use"):
+            await self._tell_hooks(launched)
 
-    async def _launch(self, call: ToolCall) -> _Call | None:
-        """Through the gates and into its lane; None if it was refused and has its result."""
+    async def _admit(self, call: ToolCall) -> Asked | None:
+        """Through the gates that need nobody; None if it was refused and has its result."""
         tool = self._session.toolbox.get(call.name)
         if tool is None:
             self._refuse(call, ResultStatus.ERROR, self._unknown_tool(call.name))
@@ -125,48 +138,81 @@ class CallMaker:
         except Exception as error:  # noqa: BLE001 - a tool of one's own may raise anything
             self._refuse(call, ResultStatus.ERROR, f"[Not run: {describe(error)}]")
             return None
-        reason = self._denial(tool, arguments)
-        if reason:
-            self._run.emit(PermissionDeniedEvent(tool_id=call.id, tool_name=call.name, args=arguments, reason=reason))
-            self._refuse(call, ResultStatus.DENIED, f"[Denied: {reason}]")
-            return None
-        each = _Call(call, tool, arguments)
-        if self._run.machine.had_begun(call):
-            each.entry = self._run.book.entries.get(self._key(call))
         lane = self._session.lane_of(tool.spec)
+        asked = Asked(call.id, tool, arguments, call.arguments, lane, self._run, self._key(call))
+        refusal = await self._session.gates.admit(asked)
+        if refusal is not None:
+            self._deny(call, asked, refusal)
+            return None
+        if self._run.machine.had_begun(call) and self._run.book.entries.get(asked.key) is not None:
+            asked.approval_reason = ""  # it was approved when it began
+        return asked
+
+    async def _confirm(self, asking: list[tuple[ToolCall, Asked]], launched: list[_Call]) -> None:
+        """Ask about these, all at once; each is launched as soon as it may be made."""
+
+        async def confirm(call: ToolCall, asked: Asked) -> None:
+            refusal = await self._session.confirmations.ask(asked)
+            if refusal is None:
+                self._launch(call, asked, launched)
+            else:
+                self._deny(call, asked, refusal)
+
+        if len(asking) == 1:
+            await confirm(*asking[0])
+        elif asking:
+            tasks = [self._run.loop.create_task(confirm(*each)) for each in asking]
+            try:
+                await asyncio.gather(*tasks)
+            except BaseException:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                raise
+
+    def _launch(self, call: ToolCall, asked: Asked, launched: list[_Call]) -> None:
+        """Into its lane."""
+        each = _Call(call, asked)
+        if self._run.machine.had_begun(call):
+            each.entry = self._run.book.entries.get(asked.key)
         self._live[call.id] = each
-        self._run.emit(ToolQueuedEvent(tool_id=call.id, tool_name=call.name, lane=lane))
-        execute = functools.partial(self._execute, each, lane)
+        self._run.emit(ToolQueuedEvent(tool_id=call.id, tool_name=call.name, lane=asked.lane))
         try:
-            each.job = self._submit(each, lane, execute)
+            each.job = self._submit(each, functools.partial(self._execute, each))
         except LanewayError as error:  # a lane that is full, or draining
             del self._live[call.id]
             self._refuse(call, ResultStatus.ERROR, f"[Not run: {text_of(error)}]")
-            return None
+            return
         each.ended = self._run.loop.create_future()
         each.job.add_done_callback(lambda _: self._settle(each))
-        return each
+        launched.append(each)
+
+    def _deny(self, call: ToolCall, asked: Asked, refusal: Refusal) -> None:
+        if refusal.status is ResultStatus.DENIED:
+            facts: dict[str, Any] = {"args": asked.arguments, "reason": refusal.reason, "gate": refusal.gate}
+            self._run.emit(PermissionDeniedEvent(tool_id=call.id, tool_name=call.name, **facts))
+        self._refuse(call, refusal.status, refusal.output)
+
+    async def _tell_hooks(self, launched: list[_Call]) -> None:
+        """What came of these calls; before the model hears of it."""
+        one = self._run.machine.round
+        assert one is not None
+        for each in launched:
+            result = one.results.get(each.call.id)
+            if result is not None:
+                took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
+                await self._session.gates.tell_end(each.asked, result, took)
 
     def _submit(
-        self, each: _Call, lane: str, execute: Callable[[int], Awaitable[ToolOutput]]
+        self, each: _Call, execute: Callable[[int], Awaitable[ToolOutput]]
     ) -> Job[ToolOutput] | asyncio.Task[ToolOutput]:
         lanes = self._session.lanes
         limit = each.spec.timeout_ms or self._session.settings.tool_timeout_ms
         if lanes is not None:
             payload = {"tool": each.call.name, "arguments": each.arguments, "call_id": each.call.id}
             spec = replace(each.spec, timeout_ms=limit)
-            return lanes.submit_tool(spec, execute, lane=lane, payload=payload, label=each.call.name)
+            return lanes.submit_tool(spec, execute, lane=each.lane, payload=payload, label=each.call.name)
         return self._run.loop.create_task(within(execute, limit), name=f"laneway-tool {each.call.name}")
-
-    def _denial(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """Why a call may not be made; empty if it may."""
-        settings = self._session.settings
-        decision = decide(settings.permission_policy, tool.spec, arguments, workspace=self._session.workspace)
-        if decision.verdict is Verdict.ALLOW:
-            return ""
-        if decision.verdict is Verdict.DENY:
-            return decision.reason
-        return f"{decision.reason}, and nobody is there to ask"
 
     def _unknown_tool(self, name: str) -> str:
         return f"[Not run: there is no tool {name!r}; there are: {', '.join(self._session.toolbox) or 'none'}]"
@@ -187,7 +233,7 @@ class CallMaker:
 
     # ---- one call ----
 
-    async def _execute(self, each: _Call, lane: str, attempt: int) -> ToolOutput:
+    async def _execute(self, each: _Call, attempt: int) -> ToolOutput:
         """The slot is there: write down what is about to be done, then do it."""
         call = each.call
         if each.has_effect and not each.is_intended:
@@ -200,11 +246,11 @@ class CallMaker:
         if each.began_ms < 0:
             each.began_ms = self._run.now()
         self._run.emit(
-            ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=lane, attempt=attempt)
+            ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=each.lane, attempt=attempt)
         )
         token = INSIDE.set((*INSIDE.get(), self._session.key))
         try:
-            return await heard_run(each.tool, each.arguments, self._context(each, attempt))
+            return await heard_run(each.asked.tool, each.arguments, self._context(each, attempt))
         finally:
             INSIDE.reset(token)
 
@@ -224,7 +270,7 @@ class CallMaker:
             session.tool_context,
             run_id=self._run.id,
             call_id=call.id,
-            key=self._key(call),
+            key=each.asked.key,
             attempt=attempt,
             report=report,
         )
@@ -238,7 +284,7 @@ class CallMaker:
         """The intent of a call with side effects is on disk, with the answer that asks for it, before it starts."""
         one = self._run.machine.round
         assert one is not None
-        key = self._key(each.call)
+        key = each.asked.key
         entry = self._run.book.entries.get(key)
         if entry is None:
             entry = LedgerEntry(
@@ -249,8 +295,8 @@ class CallMaker:
                 tool=each.call.name,
                 effect=each.spec.effect,
                 key=key,
-                digest=arguments_digest(each.call.arguments),
-                arguments=each.call.arguments,
+                digest=arguments_digest(each.asked.text),
+                arguments=each.asked.text,
                 started_ms=self._run.wall(),
                 seq=self._run.book.next_seq(),
             )
