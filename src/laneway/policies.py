@@ -117,11 +117,11 @@ class McpServerConfig:
     """
 
     command: str | None = None
-    args: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    args: Sequence[str] = field(default=(), repr=False)  # this, and the others that are not shown, may hold secrets
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
-    url: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     lane: str | None = None
     effect: Effect | str | None = None
     lanes: Mapping[str, str] = field(default_factory=dict)
@@ -138,6 +138,8 @@ class McpServerConfig:
         for name in ("command", "cwd", "url"):
             if getattr(self, name) is not None:
                 text(name, getattr(self, name))
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ConfigError("the url of an MCP server begins with http:// or https://", setting="url")
         for name in ("args", "parallel", "tools"):
             object.__setattr__(self, name, tuple(string(name, each) for each in listed(name, getattr(self, name))))
         for name in ("env", "headers"):

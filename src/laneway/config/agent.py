@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from laneway.config.agent_blocks import ProviderBlock
 from laneway.config.effective import Effective, load, load_text
@@ -22,17 +22,18 @@ from laneway.config.settings import TOOL_QUEUE, Settings
 from laneway.mail import QueueOptions
 from laneway.options import (
     LaneHandlerConfig,
-    PermissionPolicy,
     PriorityBoostConfig,
     RateLimitConfig,
     RetryPolicyConfig,
     SessionOptions,
     SessionQueueConfig,
 )
+from laneway.policies import ConfirmationPolicy, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
 
 __all__ = ("AgentSettings", "agent_settings", "load_agent")
 
+P = TypeVar("P")
 BLOCK: Final = re.compile(r'[\w-]+(?:\s+(?:"[^"]*"|[\w-]+))*\s*\{')
 PAIR: Final = re.compile(r"""(?:["']?[\w.-]+["']?)\s*=(?!=)\s*(?P<value>.*)""")
 KEY: Final = re.compile(r"""(?:["'][^"']*["']|[\w. -]+)\s*:(?:\s|$)|---|- """)
@@ -46,7 +47,7 @@ class AgentSettings:
 
     `queue` is None when tools are not queued. `messages` is what the same block says about messages to a busy session,
     without its defaults. `settings` is all that was read, for `inbox_options` and others. The reserved parts
-    (`skill_dirs`, `agent_dirs`, `mcp_servers`, `budgets`, `identity`) are as they stand in the file.
+    (`budgets`, `identity`) are as they stand in the file.
     """
 
     default_model: str | None = None
@@ -59,6 +60,7 @@ class AgentSettings:
     queue: SessionQueueConfig | None = None
     messages: QueueOptions = field(default_factory=QueueOptions)
     permissions: PermissionPolicy | None = None
+    confirmation: ConfirmationPolicy | None = None
     max_tool_rounds: int | None = None
     max_calls_per_answer: int | None = None
     max_execution_time_ms: int | None = None
@@ -71,7 +73,11 @@ class AgentSettings:
     environment: tuple[str, ...] | None = None
     skill_dirs: tuple[str, ...] = ()
     agent_dirs: tuple[str, ...] = ()
-    mcp_servers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    mcp_servers: Mapping[str, McpServerConfig] = field(default_factory=dict, repr=False)
+    planning: bool | None = None
+    max_plan_steps: int | None = None
+    max_parallel_tasks: int | None = None
+    max_subagent_depth: int | None = None
     budgets: Mapping[str, Any] = field(default_factory=dict, repr=False)
     identity: Mapping[str, Any] = field(default_factory=dict, repr=False)
     settings: Settings = field(default_factory=Settings, repr=False)
@@ -79,15 +85,20 @@ class AgentSettings:
     def session_options(self) -> SessionOptions:
         """What holds for each session, unless the session says otherwise. Models, tools and stores are not in it."""
         same = ("system", "max_tool_rounds", "max_calls_per_answer", "max_execution_time_ms", "tool_timeout_ms")
-        more = ("output_max", "auto_compact", "auto_compact_threshold", "on_crash")
+        more = ("output_max", "auto_compact", "auto_compact_threshold", "on_crash", "planning", "max_plan_steps")
+        last = ("max_parallel_tasks", "max_subagent_depth")
         return SessionOptions(
             tool_lanes=self.tool_lanes or None,
             tool_effects=self.tool_effects or None,
             queue_config=None if self.queue is None else self.queue.copy(),
             permission_policy=self.permissions,
+            confirmation_policy=self.confirmation,
+            skill_dirs=self.skill_dirs or None,
+            agent_dirs=self.agent_dirs or None,
+            mcp_servers=self.mcp_servers or None,
             mode=self.messages.mode,
             messages=None if self.messages.is_empty else self.messages,
-            **{name: getattr(self, name) for name in (*same, *more)},
+            **{name: getattr(self, name) for name in (*same, *more, *last)},
         )
 
 
@@ -119,7 +130,9 @@ def agent_settings(effective: Effective) -> AgentSettings:
     }
     given["queue"] = _queue(effective)
     given["messages"] = _messages(effective)
-    given["permissions"] = _permissions(effective)
+    given["permissions"] = _policy(effective, "permissions", PermissionPolicy)
+    given["confirmation"] = _policy(effective, "confirmation", ConfirmationPolicy)
+    given["mcp_servers"] = {name: McpServerConfig(**_kept(each)) for name, each in settings.mcp_servers.items()}
     return AgentSettings(**given, settings=settings)
 
 
@@ -179,11 +192,12 @@ def _messages(effective: Effective) -> QueueOptions:
     return QueueOptions(**{name: value for name, value in options.items() if name in names})
 
 
-def _permissions(effective: Effective) -> PermissionPolicy | None:
-    home = ("permissions",)
+def _policy(effective: Effective, name: str, record: Callable[..., P]) -> P | None:
+    """What a block of the settings says, if it is there."""
+    home = (name,)
     if not any(_said(effective, home)) and home not in effective.written:
         return None
-    return PermissionPolicy(**_kept(effective.settings.permissions))
+    return record(**_kept(getattr(effective.settings, name)))
 
 
 def _said(effective: Effective, home: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -218,3 +218,15 @@ class HandlerBlock:
         bool | None,
         Setting(kind=Flag(), says="Whether the calls of one answer go out one after another.", unset="`true`"),
     ] = None
+    lease_ms: Annotated[
+        int | None,
+        Setting(kind=SOME_MS, says="How long a worker may be silent before its task is taken from it.", unset="30,000"),
+    ] = None
+    fallback: Annotated[
+        bool | None,
+        Setting(
+            kind=Flag(),
+            says="Whether a call that nobody has taken within `timeout_ms` runs in this process.",
+            unset="`false`",
+        ),
+    ] = None

@@ -186,7 +186,7 @@ def _read_workspace(layers: _Layers, main: Reading | None, workspace: AnyPath) -
         inline = [replace(each, path=each.path[2:]) for each in main.assignments if each.path[:2] == home]
         layers.assignments += [each for each in inline if each.path != ("path",)]
         layers.named += [each[2:] for each in main.named if each[:2] == home and len(each) > len(home)]
-        layers.written |= {path[2:]: each for path, each in main.written.items() if path[:2] == home}
+        layers.written |= {path[2:]: each for path, each in main.written.items() if path[:2] == home != path}
         folder = next((_folder(main, each.value) for each in inline if each.path == ("path",)), "")
     if not folder:
         return

@@ -180,8 +180,13 @@ class Reading:
                 self.problems.add(entry.place, wrong, setting=path)
             elif self._is_first(entry, seen, entry.key, path):
                 if each.home:
-                    self.named.append((*fill(each.home, names), entry.key))
+                    self._name((*fill(each.home, names), entry.key), entry)
                 self._way(each.way, entry, (*names, entry.key), path)
+
+    def _name(self, home: Path, entry: Entry) -> None:
+        self.named.append(home)
+        if isinstance(entry.node, Table):
+            self.written.setdefault(home, Written(origin=self._origin(home, entry.place), keys=len(entry.node.entries)))
 
     def _is_first(self, entry: Entry, seen: dict[str, Entry], name: str, path: str) -> bool:
         """Whether the key is new in its block. What `<<` brings gives way without a word."""

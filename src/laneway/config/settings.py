@@ -38,7 +38,8 @@ from laneway.config.agent_blocks import (
     RateBlock,
     RetryBlock,
 )
-from laneway.config.declaring import MS, SOME_MS, SOME_WIDTH, WIDTH, Setting, Sub, always, with_password
+from laneway.config.declaring import MS, SOME_MS, SOME_WIDTH, WIDTH, Setting, Sub, with_password
+from laneway.config.gate_blocks import ConfirmationBlock, McpBlock
 from laneway.config.kinds import Choice, Flag, Number, Text, Tree, Whole, word_of
 from laneway.mail import CAP_MAX, Drop, Mode, OnCrash
 from laneway.options import SESSION_LANES
@@ -328,11 +329,30 @@ class Settings:
         tuple[str, ...] | None,
         Setting(kind=NAMES, says="The variables that the shell tool may see.", unset="a few harmless ones"),
     ] = None
-    skill_dirs: Annotated[tuple[str, ...] | None, Setting(kind=DIRS, says=RESERVED, unset="none")] = None
-    agent_dirs: Annotated[tuple[str, ...] | None, Setting(kind=DIRS, says=RESERVED, unset="none")] = None
-    mcp_servers: Annotated[
-        Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none", secret=always)
-    ] = field(default=None, repr=False)
+    skill_dirs: Annotated[tuple[str, ...] | None, Setting(kind=DIRS, says="The folders with skills.", unset="none")] = (
+        None
+    )
+    agent_dirs: Annotated[
+        tuple[str, ...] | None, Setting(kind=DIRS, says="The folders with definitions of sub-agents.", unset="none")
+    ] = None
+    planning: Annotated[
+        bool | None, Setting(kind=Flag(), says="Whether a run makes a plan first.", unset="`false`")
+    ] = None
+    max_plan_steps: Annotated[
+        int | None, Setting(kind=Whole(least=1, most=1_000), says="How many steps a plan may have.", unset="20")
+    ] = None
+    max_parallel_tasks: Annotated[
+        int | None,
+        Setting(
+            kind=Whole(least=1, most=1_000_000),
+            says="How many sub-agents one run may have at work at once.",
+            unset="the width of lane `subagent`",
+        ),
+    ] = None
+    max_subagent_depth: Annotated[
+        int | None,
+        Setting(kind=Whole(least=0, most=100), says="How deep sub-agents may have sub-agents; 0: none.", unset="3"),
+    ] = None
     budgets: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
         default=None, repr=False
     )
@@ -353,6 +373,12 @@ class Settings:
     ] = field(default_factory=dict)
     permissions: Annotated[PermissionsBlock, Sub(says="Which calls of tools may be made.")] = field(
         default_factory=PermissionsBlock
+    )
+    confirmation: Annotated[ConfirmationBlock, Sub(says="Who is asked about calls that somebody has to approve.")] = (
+        field(default_factory=ConfirmationBlock)
+    )
+    mcp_servers: Annotated[Mapping[str, McpBlock], Sub(says="Servers of tools that speak MCP.", names="server")] = (
+        field(default_factory=dict)
     )
     lanes: Annotated[Mapping[str, LaneBlock], Sub(says="The lanes.", names="lane", shorthand="concurrency")] = field(
         default_factory=_lanes

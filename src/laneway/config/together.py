@@ -19,7 +19,13 @@ def together(found: Found, written: Mapping[Path, Written]) -> list[Problem]:
     return [
         problem
         for home in homes
-        for problem in (*_retry(found, home), *_rate(found, written, home), *_prices(found, home))
+        for problem in (
+            *_retry(found, home),
+            *_rate(found, written, home),
+            *_prices(found, home),
+            *_escalation(found, home),
+            *_servers(found, written, home),
+        )
     ]
 
 
@@ -49,6 +55,30 @@ def _prices(found: Found, home: Path) -> Iterator[Problem]:
             other = (*path[:-1], pairs[path[-1]])
             if not _is_set(found, other):
                 yield _problem(each.origin, other, f"{path[-1]} needs {other[-1]}", "a price of nothing is 0")
+
+
+def _escalation(found: Found, home: Path) -> Iterator[Problem]:
+    block = (*home, "confirmation")
+    people = found.get((*block, "escalate_to"))
+    if people is not None and people.value and not _is_set(found, (*block, "escalate_after_ms")):
+        yield _problem(people.origin, (*block, "escalate_after_ms"), "escalate_to needs escalate_after_ms")
+
+
+def _servers(found: Found, written: Mapping[Path, Written], home: Path) -> Iterator[Problem]:
+    """A server has either a command or a url."""
+    depth = len(home) + 2
+    origins = [(path, each.origin) for path, each in written.items()]
+    origins += [(path, each.origin) for path, each in found.items()]
+    named: dict[Path, Origin] = {}
+    for path, origin in origins:
+        if path[: depth - 1] == (*home, "mcp_servers") and len(path) >= depth:
+            named.setdefault(path[:depth], origin)
+    for block, origin in named.items():
+        command, url = (*block, "command"), (*block, "url")
+        if _is_set(found, command) and _is_set(found, url):
+            yield _problem(found[url].origin, url, f"{'.'.join(block)} has a command and a url", "keep one of them")
+        elif not _is_set(found, command) and not _is_set(found, url):
+            yield _problem(origin, command, f"{'.'.join(block)} needs a command or a url")
 
 
 def _is_set(found: Found, path: Path) -> bool:

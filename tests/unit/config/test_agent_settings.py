@@ -26,6 +26,7 @@ from laneway.options import (
     SessionOptions,
     SessionQueueConfig,
 )
+from laneway.policies import McpServerConfig
 from laneway.records import Effect
 from laneway.tools import builtin_tools
 from tests.seed_config import SEED_000
@@ -293,7 +294,12 @@ def test_every_setting_is_read_alike_in_every_format(text: str) -> None:
         "environment": ("PATH", "LANG"),
         "skill_dirs": ("./skills",),
         "agent_dirs": ("./agents",),
-        "mcp_servers": {"git": {"command": "git-mcp", "env": {"TOKEN": SECRET}}},
+        "mcp_servers": {"git": McpServerConfig(command="git-mcp", env={"TOKEN": SECRET})},
+        "confirmation": None,
+        "planning": None,
+        "max_plan_steps": None,
+        "max_parallel_tasks": None,
+        "max_subagent_depth": None,
         "budgets": {"day": {"dollars": 5}},
         "identity": {"tenant_id": "t1"},
     }
@@ -609,7 +615,7 @@ def test_secrets_are_hidden_wherever_they_came_from(tmp_path: Path) -> None:
     file.write_text(
         f'providers "x" {{\n  api_key = "{SECRET}"\n  headers = {{ a = "{SECRET}" }}\n}}\n'
         f'providers "y" {{ base_url = "https://me:{SECRET}@y" }}\nproviders "z" {{ base_url = "https://z" }}\n'
-        f'mcp_servers "m" {{ token = "{SECRET}" }}\nsession_store = "postgres://me:{SECRET}@db/x"\n'
+        f'mcp_servers "m" {{ command = "x"  env = {{ TOKEN = "{SECRET}" }} }}\nsession_store = "postgres://me:{SECRET}@db/x"\n'
         f'system = env("SECRET")\nbudgets {{ a = [env("SECRET")] }}\nskill_dirs = ["a", env("SECRET")]\n',
         encoding="utf-8",
     )
@@ -618,7 +624,7 @@ def test_secrets_are_hidden_wherever_they_came_from(tmp_path: Path) -> None:
     hidden = {value.name for value in effective.values if value.hidden}
     assert hidden == {
         *("providers.x.api_key", "providers.x.headers.a", "providers.y.base_url", "providers.y.api_key"),
-        *("providers.z.api_key", "mcp_servers", "session_store", "system", "budgets", "skill_dirs"),
+        *("providers.z.api_key", "mcp_servers.m.env.TOKEN", "session_store", "system", "budgets", "skill_dirs"),
     }
     assert SECRET not in repr(effective.values)
 
@@ -626,7 +632,7 @@ def test_secrets_are_hidden_wherever_they_came_from(tmp_path: Path) -> None:
 def test_the_settings_do_not_print_their_secrets() -> None:
     found = load_agent(
         f'providers "x" {{\n api_key = "{SECRET}"\n base_url = "https://a:{SECRET}@x"\n'
-        f' headers = {{ a = "{SECRET}" }}\n}}\nmcp_servers "m" {{ token = "{SECRET}" }}\n'
+        f' headers = {{ a = "{SECRET}" }}\n}}\nmcp_servers "m" {{ command = "x"  env = {{ TOKEN = "{SECRET}" }} }}\n'
         f'session_store = "postgres://me:{SECRET}@db/x"\nidentity {{ key = "{SECRET}" }}\n',
         environ={},
     )

@@ -153,12 +153,25 @@ def leaves(way: Way, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], Leaf]
 
 NAME, LANE = "some-Name_1", "query"
 LEAVES = leaves(root(), ())
-TOGETHER = ("max_operations", "input_price", "output_price")  # what needs another setting beside it
+TOGETHER = ("max_operations", "input_price", "output_price", "escalate_to")  # what needs another setting beside it
 
 
 def value_for(leaf: Leaf) -> Any:
-    words = ("collect", "old", "report", "none", "unlimited", "standard", "internal", "ask", "query", "read", "text")
-    choices = (True, 5, 0.5, *words, "https://x", ["read"], {"any": ["thing", 1, None]})
+    words = (
+        "collect",
+        "old",
+        "report",
+        "none",
+        "unlimited",
+        "standard",
+        "internal",
+        "ask",
+        "query",
+        "read",
+        "reject",
+        "text",
+    )
+    choices = (True, 5, 0.5, *words, "https://x", ["read"], ["query"], {"any": ["thing", 1, None]})
     for choice in choices:
         try:
             leaf.setting.kind.read(choice)
@@ -195,7 +208,7 @@ def test_whatever_loads_can_be_used(chosen: dict[int, None]) -> None:
     overrides = [
         ".".join(f'"{key}"' for key in LEAVES[number][0]) + f"={as_text(value_for(LEAVES[number][1]))}"
         for number in chosen
-        if LEAVES[number][0][0] not in ("workspaces", *SKIPPED) and LEAVES[number][0][-1] not in TOGETHER
+        if LEAVES[number][0][0] not in ("workspaces", "mcp_servers", *SKIPPED) and LEAVES[number][0][-1] not in TOGETHER
     ]
     loaded = load(environ={}, overrides=overrides)
     assert isinstance(agent_settings(loaded).session_options(), SessionOptions)
