@@ -12,7 +12,6 @@ from laneway.errors import StoreCorruptError, StoreVersionError, UnstorableError
 from laneway.kernel.checkpoints import (
     BLOB_MIN,
     Compaction,
-    Sealed,
     blobs_of,
     decode,
     decode_compaction,
@@ -371,9 +370,3 @@ def test_a_damaged_compaction_is_refused(facts: dict[str, Any]) -> None:
     row, _ = encode_compaction(compaction, OWNER)
     with pytest.raises(StoreCorruptError, match="compaction"):
         decode_compaction(with_body(row, **facts), no_blob)
-
-
-def test_a_sealed_row_is_what_a_journal_wants() -> None:
-    sealed = Sealed(GOOD)
-    assert sealed.row_key == ("round", GOOD.id)
-    assert sealed.to_row() is GOOD

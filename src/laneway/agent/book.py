@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from laneway.dialogue import Utterance
 from laneway.kernel.checkpoints import (
     BLOB,
+    COMPACTION,
+    ROUND,
     Compaction,
-    Sealed,
     blobs_of,
     decode,
     decode_compaction,
     encode,
     encode_compaction,
+    round_id,
 )
 from laneway.kernel.ledger import (
     INTENT,
@@ -31,7 +33,7 @@ from laneway.kernel.ledger import (
     origin_of,
 )
 from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
-from laneway.rows import Owner, StateRow
+from laneway.rows import Owner, Row, StateRow
 
 if TYPE_CHECKING:
     from laneway.ports import History
@@ -58,7 +60,8 @@ class Book:
         self.is_loaded = False
         self._blobs: set[str] = set()  # written by this process
         self.texts: dict[str, str] = {}  # what the inbox keeps: messages by their ids, answers by their runs
-        self._unsaved: dict[str, tuple[Round | LedgerEntry | Compaction, StateRow]] = {}
+        self._waiting: dict[tuple[str, str], _Waiting] = {}  # what is on its way to the store
+        self._refused: dict[tuple[str, str], Round | LedgerEntry | Compaction] = {}  # what the store has not taken
 
     # ---- reading ----
 
@@ -82,15 +85,17 @@ class Book:
             self._add(one)
         self.entries = {entry.key: entry for entry in entries}
         for one in self.rounds:
-            if one.state is RoundState.ACTING and not self._is_awaited(one.run_id):
+            if one.state is RoundState.ACTING and not self.is_awaited(one.run_id):
                 self.close_old(one)
         for entry in entries:
             if entry.state is LedgerState.INTENDED and self.entries[entry.key] is entry:
                 self._end_if_over(entry)
 
-    def _is_awaited(self, run_id: str) -> bool:
+    def is_awaited(self, run_id: str) -> bool:
         """Whether the message that a run began over still waits for its end: then somebody will go on with it."""
         items = self._engine.kernel.items
+        if run_id not in self._runs:
+            return False
         return any(name in items for name in (*self._heads(run_id), *self.run(run_id)[0].messages[:1]))
 
     def _heads(self, run_id: str) -> tuple[str, ...]:
@@ -193,33 +198,45 @@ class Book:
     # ---- writing ----
 
     def keep(self, thing: Round | LedgerEntry | Compaction) -> None:
-        """Write it down with the next commit."""
-        journal = self._engine.journal
+        """Write it down with the next commit, as it is then."""
         if isinstance(thing, Round):
             if not thing.seq:
                 thing.seq = self._engine.store.next_seq()
                 self._add(thing)
-            row, blobs = encode(thing, self.owner, self.texts)
+            key = ROUND, round_id(thing)
         elif isinstance(thing, LedgerEntry):
             self.entries[thing.key] = thing
-            row, blobs = thing.to_row(), ()
+            key = INTENT, thing.id
         else:
             self.compaction = thing
-            row, blobs = encode_compaction(thing, self.owner)
-        for blob in blobs:
-            if blob.id not in self._blobs:
-                journal.add(self.owner, blob)
-        journal.touch(self.owner, Sealed(row))
-        self._unsaved[row.id] = thing, row
-        names = {blob.id for blob in blobs}
-        journal.after(self.owner, lambda error: self._kept(row, names, error))
-
-    def _kept(self, row: StateRow, blobs: set[str], error: Exception | None) -> None:
-        if error is not None:
+            key = COMPACTION, str(thing.seq)
+        self._refused.pop(key, None)
+        waiting = self._waiting.get(key)
+        if waiting is not None and not waiting.is_gone:
+            waiting.thing = thing
             return
-        self._blobs |= blobs
-        if row.id in self._unsaved and self._unsaved[row.id][1] is row:  # else it has changed since
-            del self._unsaved[row.id]
+        self._waiting[key] = waiting = _Waiting(self, key, thing)
+        self._engine.journal.touch(self.owner, waiting)
+        self._engine.journal.after(self.owner, waiting.landed)
+
+    def rows_of(self, thing: Round | LedgerEntry | Compaction) -> tuple[StateRow, list[StateRow]]:
+        """The row of a thing as it is now, and what else has to be written for it."""
+        if isinstance(thing, LedgerEntry):
+            return thing.to_row(), []
+        if isinstance(thing, Round):
+            row, blobs = encode(thing, self.owner, self.texts)
+        else:
+            row, blobs = encode_compaction(thing, self.owner)
+        return row, [blob for blob in blobs if blob.id not in self._blobs]
+
+    def landed(self, waiting: _Waiting, error: Exception | None) -> None:
+        """What waited is on disk, or was refused."""
+        if self._waiting.get(waiting.row_key) is waiting:  # else it has changed since
+            del self._waiting[waiting.row_key]
+            if error is not None:
+                self._refused[waiting.row_key] = waiting.thing
+        if error is None:
+            self._blobs |= waiting.blobs
 
     def end_entry(self, entry: LedgerEntry, change: Change, reason: str = "") -> None:
         """Something has become of a call with side effects."""
@@ -238,13 +255,35 @@ class Book:
 
     def keep_unsaved(self) -> None:
         """Write again what the store has refused."""
-        for thing, _ in list(self._unsaved.values()):
+        for thing in list(self._refused.values()):
             self.keep(thing)
 
     async def committed(self) -> None:
         """Wait until everything that was kept is on disk; raises what the store says."""
         if self._engine.journal.has(self.owner):
             await self._engine.journal.committed(self.owner)
+
+
+class _Waiting:
+    """Something on its way to the store: it becomes a row when its group leaves, however often it changes before."""
+
+    __slots__ = ("_book", "blobs", "is_gone", "row_key", "thing")
+
+    def __init__(self, book: Book, key: tuple[str, str], thing: Round | LedgerEntry | Compaction) -> None:
+        self._book = book
+        self.row_key = key
+        self.thing = thing
+        self.is_gone = False
+        self.blobs: set[str] = set()
+
+    def to_rows(self) -> list[Row]:
+        self.is_gone = True
+        row, blobs = self._book.rows_of(self.thing)
+        self.blobs = {blob.id for blob in blobs}
+        return [row, *blobs]
+
+    def landed(self, error: Exception | None) -> None:
+        self._book.landed(self, error)
 
 
 async def _all_states(history: History, owner: Owner, kind: str) -> list[StateRow]:

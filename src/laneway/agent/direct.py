@@ -18,6 +18,7 @@ from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json
 from laneway.errors import PermissionDeniedError, ToolFailedError, UsageError
 
 if TYPE_CHECKING:
+    from laneway.agent.externals import Externals
     from laneway.agent.session_lanes import SessionLanes
     from laneway.agent.settings import SessionSettings
     from laneway.ports import Tool
@@ -34,6 +35,7 @@ class DirectTools(ABC):
     lanes: SessionLanes | None
     tool_context: ToolContext
     gates: Gates
+    externals: Externals
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -83,7 +85,11 @@ class DirectTools(ABC):
         return asked
 
     async def _call(self, asked: Asked, attempt: int) -> ToolOutput:
-        return await heard_run(asked.tool, asked.arguments, replace(self.tool_context, attempt=attempt))
+        context = replace(self.tool_context, attempt=attempt)
+        handler = self.externals.handler_of(asked)
+        if handler.mode == "external":
+            return await self.externals.direct(asked, handler, context)
+        return await heard_run(asked.tool, asked.arguments, context)
 
     async def _run_payload(self, tool: str, arguments: Mapping[str, Any], *, attempt: int) -> Any:
         """Run a payload that is in a lane already."""

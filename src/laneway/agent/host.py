@@ -18,14 +18,15 @@ from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Final, OnCrash
 from laneway.records import LaneConfig
 from laneway.runtime.errands import WAIT_LANE
+from laneway.runtime.task_desk import TaskDesk
 from laneway.system import HostEnv
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
-    from laneway.ports import Store
+    from laneway.ports import Model, Store
     from laneway.runtime.turns import Turn
 
-__all__ = ("Host", "host_of")
+__all__ = ("Host", "account_of", "host_of")
 
 WIDE = 1_000_000
 THREADS_MAX = 2_000
@@ -77,6 +78,7 @@ class Host:
         self._opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
         engine = self.inbox.engine
+        self.desk = TaskDesk(engine)
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.on_settled = self._settled
         engine.followed = self.followed
@@ -154,23 +156,29 @@ class Host:
 
     # ---- limits of models ----
 
-    def model_lane(self, name: str) -> str:
-        """The lane that every call of a model goes through; its limit can be closed."""
-        lane = f"{MODEL_LANES}{lane_part(name)}"
+    def model_lane(self, account: str) -> str:
+        """The lane that every model call of an account goes through; its limit can be closed."""
+        lane = f"{MODEL_LANES}{lane_part(account)}"
         registry = self.inbox.lanes.engine.kernel.registry
         if lane not in registry.configs:
             registry.configure(lane, LaneConfig(concurrency=WIDE), now=self.inbox.engine.now())
+            for host in _neighbours():  # what another store has heard of the account holds here, too
+                closed = host.closed_model(account) if host is not self and host.is_open else None
+                if closed is not None:
+                    self.inbox.lanes.close_until(lane, closed[1], closed[0])
         return lane
 
-    def close_model(self, name: str, until_ms: int, reason: str) -> None:
-        """A provider takes no calls for a model until then: nobody tries before."""
-        self.inbox.lanes.close_until(self.model_lane(name), until_ms, reason)
+    def close_model(self, account: str, until_ms: int, reason: str) -> None:
+        """A provider takes no calls of an account until then: nobody in this process tries before."""
+        for host in _neighbours():
+            if host.is_open:
+                host.inbox.lanes.close_until(host.model_lane(account), until_ms, reason)
 
-    def closed_model(self, name: str) -> tuple[str, int] | None:
-        """Why a model takes no calls now, and until when; None if it does."""
-        lane = self.lanes.engine.kernel.registry.lanes[self.model_lane(name)]
-        until = lane.closed_wall_ms or 0
-        return (lane.closed_reason, until) if until > self.inbox.engine.wall() else None
+    def closed_model(self, account: str) -> tuple[str, int] | None:
+        """Why an account takes no calls now, and until when; None if it does."""
+        lane = self.lanes.engine.kernel.registry.lanes.get(f"{MODEL_LANES}{lane_part(account)}")
+        until = lane.closed_wall_ms or 0 if lane is not None else 0
+        return (lane.closed_reason, until) if lane is not None and until > self.inbox.engine.wall() else None
 
     async def wait(self, delay_ms: int) -> None:
         """Wait a while; a turn that waits lends its slots."""
@@ -186,6 +194,16 @@ def host_of(store: Store | None, env: HostEnv, *, shared_by: object) -> Host:
     if host is None or host.is_closing:
         hosts[key] = host = Host(store, env, key=key, before=host)
     return host
+
+
+def account_of(model: Model) -> str:
+    """Whose quota the calls of a model use up: those of one account share their limits."""
+    return str(getattr(model, "account", "") or model.name)
+
+
+def _neighbours() -> list[Host]:
+    """Every host on this loop."""
+    return list(_hosts.get(asyncio.get_running_loop(), {}).values())
 
 
 def _forget(host: Host) -> None:

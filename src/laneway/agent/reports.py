@@ -27,6 +27,7 @@ from laneway.mail import TurnState
 
 if TYPE_CHECKING:
     from laneway.agent.book import Book
+    from laneway.agent.externals import Externals
     from laneway.agent.host import Host
     from laneway.agent.loop import Run
     from laneway.agent.queue_records import DeadCommand, QueueMetrics
@@ -46,6 +47,8 @@ class Reports(ABC):
     host: Host
     book: Book
     lanes: SessionLanes | None
+    _run: Run | None
+    externals: Externals
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -57,7 +60,9 @@ class Reports(ABC):
         """What waits and runs in the lanes of this session; zeros without a queue."""
         if self.lanes is None:
             return QueueStats(total_pending=0, total_active=0, external_pending=0, lanes={})
-        return self.lanes.stats()
+        stats = self.lanes.stats()
+        stats["external_pending"] = self.externals.count()
+        return stats
 
     def queue_metrics(self) -> QueueMetrics | None:
         """Counters, gauges and histograms of the lanes; None if they are not switched on."""
@@ -102,6 +107,17 @@ class Reports(ABC):
         facts["began_ms"] = run.turn._entry.began_ms  # noqa: SLF001 - the turn of this very run
         state = TurnState.WAITING if run.waits_for else run.turn.state
         return _info(run.id, state, run.machine.rounds, **facts)
+
+    def explain(self) -> str:
+        """Why what runs here goes no further at this moment: one sentence for each thing it waits for."""
+        run = self._run
+        if run is None:
+            return f"Nothing runs in session {self.session_id!r}."
+        lines = [f"Run {run.id} waits: {run.waits_for}."] if run.waits_for else []
+        if run.model_job is not None:
+            lines.append(f"The model call: {run.model_job.explain()}")
+        lines += run.calls.explain()
+        return "\n".join(lines) or f"Run {run.id} is {run.turn.state}."
 
     async def run_events(self, run_id: str) -> list[AgentEvent]:
         """What a run has told, made again from its checkpoints: its pieces of text are joined."""

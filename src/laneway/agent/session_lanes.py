@@ -39,7 +39,6 @@ from laneway.agent_events import AgentEvent, CommandDeadLetteredEvent, CommandRe
 from laneway.dialogue import ToolSpec
 from laneway.errors import (
     ClosedError,
-    ConfigError,
     InvalidJobError,
     LanewayError,
     RetryLater,
@@ -68,6 +67,7 @@ NAME_MAX = 200
 CLOSE_PATIENCE_MS = 10_000
 ALERTS = ("", "warning", "critical")
 DIED = (JobState.FAILED, JobState.TIMED_OUT, JobState.DEAD)
+INTERNAL = LaneHandlerConfig()
 INTERRUPTED = "the process ended while it ran; nobody knows whether it had its effect"
 
 _log = logging.getLogger("laneway")
@@ -144,8 +144,6 @@ class SessionLanes:
         spec_of: Callable[[str], ToolSpec | None] | None = None,
     ) -> None:
         self._config = config = config.copy()  # checked again: its mappings may have been changed from outside
-        for lane, handler in config.lane_handlers.items():
-            _refuse_others(lane, handler)
         self._lanes = lanes
         self._kernel = lanes.engine.kernel
         self._on_event = on_event
@@ -669,12 +667,16 @@ class SessionLanes:
         for name in self._named(lane):
             self._lanes.resume(self._full(name))
 
-    def set_lane_handler(self, lane: str, mode: str = "internal", timeout_ms: int = 60_000) -> None:
-        """Say who runs the calls of a lane; in this version that is always this process."""
+    def set_lane_handler(self, lane: str, mode: str = "internal", timeout_ms: int = 60_000, **more: Any) -> None:
+        """Say who runs the calls of a lane, from the next one on; `more` are other fields of `LaneHandlerConfig`."""
         self._check_open()
         name = lane_named(lane)
-        _refuse_others(name, LaneHandlerConfig(mode, timeout_ms))
-        self._config.set_lane_handler(name, mode, timeout_ms)
+        handler = LaneHandlerConfig(mode, timeout_ms, **more)
+        self._config.lane_handlers = {**self._config.lane_handlers, name: handler}
+
+    def handler_of(self, lane: str) -> LaneHandlerConfig:
+        """Who runs the calls of a lane."""
+        return self._config.lane_handlers.get(lane, INTERNAL)
 
     @staticmethod
     def _named(lane: str | None) -> tuple[str, ...]:
@@ -702,7 +704,7 @@ class SessionLanes:
             completed=counters.completed,
             failed=counters.failed + counters.timed_out,
             max_concurrency=found.cap if found is not None else self._config.concurrency_of(lane),
-            handler_mode="internal",
+            handler_mode=self.handler_of(lane).mode,
         )
 
     def _lane(self, lane: str) -> Lane | None:
@@ -742,15 +744,6 @@ class SessionLanes:
             "retried": counted.retried,
             "dead_lettered": self._died[lane] if self._config.enable_dlq else 0,
         }
-
-
-def _refuse_others(lane: str, handler: LaneHandlerConfig) -> None:
-    if handler.mode != "internal":
-        raise ConfigError(
-            f"lane {lane!r} cannot be {handler.mode}: this version runs tools internally only",
-            setting=f"lane_handlers.{lane}",
-            value=handler.mode,
-        )
 
 
 class _Raised:

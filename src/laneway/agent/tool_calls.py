@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.externals import pending_event, task_id_of, watched_end
 from laneway.agent.gates import Asked, Refusal
 from laneway.agent.hearing import heard_run
 from laneway.agent_events import (
@@ -33,6 +34,7 @@ from laneway.errors import (
     describe,
     text_of,
 )
+from laneway.external import TaskState
 from laneway.kernel.ledger import (
     LEDGER_TRANSITIONS,
     OUTCOMES,
@@ -42,10 +44,13 @@ from laneway.kernel.ledger import (
     arguments_digest,
     key_of,
 )
-from laneway.records import Effect
+from laneway.kernel.task_board import TaskEnd
+from laneway.options import LaneHandlerConfig
+from laneway.records import DURATION_MAX_MS, Effect
 
 if TYPE_CHECKING:
     from laneway.agent.loop import Run
+    from laneway.kernel.rounds import Round
     from laneway.ports import Tool
     from laneway.runtime.handles import Job
 
@@ -58,15 +63,33 @@ INSIDE: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("laneway_inside", d
 
 UNKNOWN = "[Unknown: it was cut off after it had begun; it may have had its effect. Look before you do it again.]"
 NOT_STARTED = "[Cancelled: the run was ended before this call started]"
+TASK_ENDS = {
+    TaskState.TIMED_OUT: ResultStatus.TIMED_OUT,
+    TaskState.UNKNOWN: ResultStatus.UNKNOWN,
+    TaskState.WITHDRAWN: ResultStatus.CANCELLED,
+}
+"""Ends of a task that are no answer."""
 CUT_READ = "[Cancelled: the run was ended while this call ran]"
 
 
 class _Call:
     """One call that is being made."""
 
-    __slots__ = ("asked", "began_ms", "call", "cut", "ended", "entry", "is_intended", "job")
+    __slots__ = (
+        "asked",
+        "began_ms",
+        "call",
+        "cut",
+        "end",
+        "ended",
+        "entry",
+        "handler",
+        "is_intended",
+        "job",
+        "left_out",
+    )
 
-    def __init__(self, call: ToolCall, asked: Asked) -> None:
+    def __init__(self, call: ToolCall, asked: Asked, handler: LaneHandlerConfig) -> None:
         self.call = call
         self.asked = asked
         self.entry: LedgerEntry | None = None
@@ -75,6 +98,9 @@ class _Call:
         self.ended: asyncio.Future[None] | None = None
         self.began_ms = -1  # monotonic; negative until it has really started
         self.cut = ""  # why it was told to end
+        self.handler = handler
+        self.end: TaskEnd | None = None  # of its task, if somebody else made it
+        self.left_out = False  # its task is still out: the run goes on with it when the session is opened again
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -83,6 +109,10 @@ class _Call:
     @property
     def lane(self) -> str:
         return self.asked.lane
+
+    @property
+    def is_external(self) -> bool:
+        return self.handler.mode == "external"
 
     @property
     def spec(self) -> ToolSpec:
@@ -100,11 +130,21 @@ class CallMaker:
         self._run = run
         self._session = run.session
         self._live: dict[str, _Call] = {}
+        self._out: set[str] = set()  # keys of calls that somebody else has been making since before a restart
 
     @property
     def active(self) -> tuple[ToolCall, ...]:
         """The calls that run at this moment."""
         return tuple(each.call for each in self._live.values() if each.began_ms >= 0)
+
+    def explain(self) -> list[str]:
+        """For each call that has not ended: where it is, and why."""
+        lines = []
+        for each in self._live.values():
+            task = self._session.externals.where(task_id_of(each.asked.key)) if each.is_external else ""
+            said = task or (each.job.explain() if each.job is not None and hasattr(each.job, "explain") else "it runs")
+            lines.append(f"{each.call.name} ({each.call.id}): {said}")
+        return lines
 
     # ---- a batch ----
 
@@ -140,11 +180,14 @@ class CallMaker:
             return None
         lane = self._session.lane_of(tool.spec)
         asked = Asked(call.id, tool, arguments, call.arguments, lane, self._run, self._key(call))
+        if self._is_out(asked):
+            return asked  # it has passed the gates, and somebody makes it already
         refusal = await self._session.gates.admit(asked)
         if refusal is not None:
             self._deny(call, asked, refusal)
             return None
-        if self._run.machine.had_begun(call) and self._run.book.entries.get(asked.key) is not None:
+        entry = self._run.book.entries.get(asked.key) if self._run.machine.had_begun(call) else None
+        if entry is not None and entry.digest == arguments_digest(asked.text):
             asked.approval_reason = ""  # it was approved when it began
         return asked
 
@@ -172,7 +215,7 @@ class CallMaker:
 
     def _launch(self, call: ToolCall, asked: Asked, launched: list[_Call]) -> None:
         """Into its lane."""
-        each = _Call(call, asked)
+        each = _Call(call, asked, self._session.externals.handler_of(asked))
         if self._run.machine.had_begun(call):
             each.entry = self._run.book.entries.get(asked.key)
         self._live[call.id] = each
@@ -208,6 +251,8 @@ class CallMaker:
     ) -> Job[ToolOutput] | asyncio.Task[ToolOutput]:
         lanes = self._session.lanes
         limit = each.spec.timeout_ms or self._session.settings.tool_timeout_ms
+        if each.is_external:
+            limit = DURATION_MAX_MS  # the time of its task is what counts
         if lanes is not None:
             payload = {"tool": each.call.name, "arguments": each.arguments, "call_id": each.call.id}
             spec = replace(each.spec, timeout_ms=limit)
@@ -236,6 +281,8 @@ class CallMaker:
     async def _execute(self, each: _Call, attempt: int) -> ToolOutput:
         """The slot is there: write down what is about to be done, then do it."""
         call = each.call
+        if each.is_external or self._is_out(each.asked):
+            return await self._send_out(each)
         if each.has_effect and not each.is_intended:
             await self._intend(each)
         elif each.entry is not None and attempt > 1:
@@ -248,11 +295,74 @@ class CallMaker:
         self._run.emit(
             ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=each.lane, attempt=attempt)
         )
+        return await self._run_here(each, attempt)
+
+    async def _run_here(self, each: _Call, attempt: int) -> ToolOutput:
+        watched = each.handler.mode == "hybrid"
+        if watched:
+            began_ms = self._run.now()
+            order = self._session.externals.order_of(each.asked, each.handler, task_id_of(each.asked.key))
+            self._run.emit(pending_event(order, payload=order.payload, attempt=attempt))
         token = INSIDE.set((*INSIDE.get(), self._session.key))
+        success, error = False, "it was ended"
         try:
-            return await heard_run(each.asked.tool, each.arguments, self._context(each, attempt))
+            output = await heard_run(each.asked.tool, each.arguments, self._context(each, attempt))
+            success, error = not output.is_error, output.text[:200]
+            return output
+        except Exception as problem:
+            error = describe(problem)
+            raise
         finally:
             INSIDE.reset(token)
+            if watched:
+                took = self._run.now() - began_ms
+                self._run.emit(watched_end(order, success=success, error=error, attempt=attempt, took_ms=took))
+
+    # ---- calls that somebody else makes ----
+
+    def _is_out(self, asked: Asked) -> bool:
+        """Whether a call of the round that was taken over is made by somebody else already."""
+        return asked.key in self._out
+
+    async def keys_out(self, one: Round, origin: str) -> set[str]:
+        """Which calls of a round that was cut off somebody else makes, or has made meanwhile."""
+        keys = [key_of(origin, one.number, call.id) for call in one.answer.calls if call.id not in one.results]
+        self._out = {key for key in keys if await self._session.externals.find(task_id_of(key)) is not None}
+        return self._out
+
+    async def _send_out(self, each: _Call) -> ToolOutput:
+        """Have somebody else make it, and wait for what comes of it."""
+        externals, call, run = self._session.externals, each.call, self._run
+        task_id = task_id_of(each.asked.key)
+        if not self._is_out(each.asked):
+            externals.offer(each.asked, each.handler, task_id)
+            if each.has_effect:
+                await self._intend(each)
+            else:
+                assert run.machine.round is not None
+                run.book.keep(run.machine.round)
+                await run.book.committed()
+            if run.turn.cancelled:
+                externals.withdraw(task_id, "the run was ended")
+                raise InterruptSignalError("the run is being ended")
+        run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=each.lane))
+        if not self._is_out(each.asked):
+            externals.publish(task_id)
+        try:
+            each.end = end = await externals.outcome(task_id)
+        except asyncio.CancelledError:
+            if run.goes_on_later:
+                each.left_out = True
+            else:
+                each.end = externals.withdraw(task_id, each.cut or "the run was ended")
+            raise
+        if end.had_started:
+            each.began_ms = run.now() - end.duration_ms
+        elif end.state is TaskState.TIMED_OUT and each.handler.fallback:
+            each.end = None
+            each.began_ms = run.now()
+            return await self._run_here(each, 1)
+        return await externals.output_of(end, self._context(each, end.attempt))
 
     def _context(self, each: _Call, attempt: int) -> ToolContext:
         call, session, thread = each.call, self._session, threading.get_ident()
@@ -322,6 +432,8 @@ class CallMaker:
         self._live.pop(each.call.id, None)
         assert each.ended is not None
         each.ended.set_result(None)
+        if each.left_out:
+            return
         result = self._result_of(each)
         if each.entry is not None or result.status is not ResultStatus.CANCELLED or not self._run.goes_on_later:
             self._run.machine.result(result)  # else it had no effect, and is made when the session is opened again
@@ -333,6 +445,8 @@ class CallMaker:
         assert one is not None
         entry = self._run.book.entries.get(each.entry.key, each.entry)
         change = OUTCOMES.get(result.status, Change.SUCCEED)
+        if each.end is not None and not each.end.had_started:
+            change = Change.FAIL  # nobody has had it: there is nothing unknown about it
         self._run.after_commit(functools.partial(self.tell_end, result, took))
         if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
             self._run.book.end_entry(entry, change, _reason_of(result))
@@ -361,6 +475,8 @@ class CallMaker:
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises is told to the model
             _log.info("tool %s failed: %s", each.call.name, describe(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
+        if each.end is not None and each.end.state in TASK_ENDS:
+            return self._task_result(each, each.end)
         return result(
             output=output.text,
             status=ResultStatus.ERROR if output.is_error else ResultStatus.OK,
@@ -368,8 +484,19 @@ class CallMaker:
             artifact=output.artifact,
         )
 
+    def _task_result(self, each: _Call, end: TaskEnd) -> ToolResult:
+        """What the model is told of a task that has ended without an answer."""
+        may_have_run = each.has_effect and end.had_started
+        note = " It may have had its effect: look before you do it again." if may_have_run else " It was not run."
+        note = "" if not each.has_effect else note
+        what = {TaskState.TIMED_OUT: "Timed out", TaskState.UNKNOWN: "Unknown"}.get(end.state, "Cancelled")
+        text = f"[{what}: {end.reason}.{note}]"
+        return ToolResult(call_id=each.call.id, name=each.call.name, output=text, status=TASK_ENDS[end.state])
+
     def _cut_result(self, each: _Call, reason: str) -> ToolResult:
         started = each.began_ms >= 0 or self._run.machine.had_begun(each.call)
+        if each.end is not None:  # its task was withdrawn
+            started = each.end.had_started
         if started and each.has_effect:
             status, text = ResultStatus.UNKNOWN, UNKNOWN
         else:

@@ -26,7 +26,7 @@ What is read is held against all of this. Whatever is wrong with a row is one `S
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, NoReturn, TypeVar
@@ -42,7 +42,6 @@ __all__ = (
     "COMPACTION",
     "ROUND",
     "Compaction",
-    "Sealed",
     "blobs_of",
     "decode",
     "decode_compaction",
@@ -51,6 +50,7 @@ __all__ = (
     "encode_compaction",
     "read_body",
     "refuse",
+    "round_id",
     "to_json",
 )
 
@@ -96,24 +96,6 @@ class Compaction:
     after: int
     seq: int
     at_ms: int = 0
-
-
-class Sealed:
-    """A row that is written as it is: what a journal wants of a thing."""
-
-    __slots__ = ("_row",)
-
-    def __init__(self, row: StateRow) -> None:
-        self._row = row
-
-    @property
-    def row_key(self) -> Hashable:
-        """What the row is known by."""
-        return (self._row.kind, self._row.id)
-
-    def to_row(self) -> StateRow:
-        """The row."""
-        return self._row
 
 
 # ---- writing ----
@@ -236,9 +218,13 @@ def encode(round: Round, owner: Owner, texts: Texts = _NO_TEXTS) -> tuple[StateR
         "r": [writer.result(call, round.results.get(call.id)) for call in calls] if round.results else [],
     }
     live = int(round.state is RoundState.ACTING)
-    row_id = f"{round.run_id}/{round.number:06d}"
-    row = StateRow(ROUND, row_id, *owner, round.seq, live, round.state.value, writer.body(facts))
+    row = StateRow(ROUND, round_id(round), *owner, round.seq, live, round.state.value, writer.body(facts))
     return row, writer.blobs()
+
+
+def round_id(round: Round) -> str:  # noqa: A002 - what it is
+    """What the row of a round is known by."""
+    return f"{round.run_id}/{round.number:06d}"
 
 
 def encode_compaction(compaction: Compaction, owner: Owner) -> tuple[StateRow, tuple[StateRow, ...]]:

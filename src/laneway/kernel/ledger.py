@@ -263,6 +263,7 @@ class Action(StrEnum):
     AGAIN_SAME_KEY = "again_same_key"  # idempotent: once more, with the key it had
     RECONCILE = "reconcile"  # it may have happened, and its tool can find out
     UNKNOWN = "unknown"  # it may have happened, and nobody can find out
+    ATTACH = "attach"  # somebody else makes it: wait for what comes of that
     GONE = "gone"  # it never began, and its tool is no longer there
 
 
@@ -287,12 +288,13 @@ def after_crash(
     specs: Mapping[str, ToolSpec],
     *,
     reconcilable: Collection[str] = (),
+    out: Collection[str] = (),
     origin: str = "",
 ) -> Plan:
     """What is to be done about every call of a round that was cut off.
 
     `entries` are those of the round's run and of the runs it goes on for; others do no harm. `reconcilable` names the
-    tools that can find out what became of a call.
+    tools that can find out what became of a call, `out` the keys of calls that somebody else makes.
     """
     by_key: dict[str, list[LedgerEntry]] = {}
     for entry in sorted(entries, key=lambda each: each.seq):
@@ -303,6 +305,8 @@ def after_crash(
         known = by_key.get(key, [])
         if call.id in round.results:
             action = Action.KEEP
+        elif key in out:
+            action = Action.ATTACH
         else:
             action = _action(known, specs.get(call.name), can_reconcile=call.name in reconcilable)
         steps.append(Step(call, action, key, known[-1] if known else None))

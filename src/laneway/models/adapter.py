@@ -38,6 +38,7 @@ class Identity:
     name: str
     provider: str
     model: str
+    account: str = ""  # whose quota its calls use up
 
 
 class ProviderModel:
@@ -67,6 +68,11 @@ class ProviderModel:
     def name(self) -> str:
         """What it is called in the configuration."""
         return self._identity.name
+
+    @property
+    def account(self) -> str:
+        """Whose quota its calls use up."""
+        return self._identity.account
 
     @property
     def context_tokens(self) -> int | None:

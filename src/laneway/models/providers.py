@@ -5,6 +5,7 @@ Nothing of pydantic-ai is imported before a model of a provider is opened.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import os
@@ -67,7 +68,16 @@ def open_model(
     settings = (providers or {}).get(provider, ProviderSettings())
     build = _builder(provider, model, settings, known=(*COMMON, *(providers or {})))
     with _translated(name, provider):
-        return ProviderModel(Identity(name=name, provider=provider, model=model), settings, build=build, clock=clock)
+        identity = Identity(name=name, provider=provider, model=model, account=_account(provider, settings))
+        return ProviderModel(identity, settings, build=build, clock=clock)
+
+
+def _account(provider: str, settings: ProviderSettings) -> str:
+    """Models of one address and one key share their quota; the key itself shows nowhere."""
+    if settings.base_url is None and settings.api_key is None:
+        return provider
+    apart = hashlib.sha256(f"{settings.base_url}\n{settings.api_key}".encode()).hexdigest()[:8]
+    return f"{provider}:{apart}"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from laneway.errors import LanewayError, StoreUnavailableError, UnstorableError,
 from laneway.ports import Store
 from laneway.rows import Batch, BatchResult, Owner, Row, StateKey
 
-__all__ = ("Journal", "Storable")
+__all__ = ("Journal", "Several", "Storable")
 
 _log = logging.getLogger("laneway")
 
@@ -37,19 +37,35 @@ class Storable(Protocol):
         """Everything about it at this moment."""
 
 
+class Several(Protocol):
+    """Something that has several rows, which are written together."""
+
+    @property
+    def row_key(self) -> Hashable:
+        """What the first of them is known by in its table."""
+
+    def to_rows(self) -> list[Row]:
+        """Everything about it at this moment."""
+
+
 class _Group:
     """What has changed for one owner since its last commit."""
 
     __slots__ = ("added", "after", "forgotten", "things")
 
     def __init__(self) -> None:
-        self.things: dict[Hashable, Storable] = {}
+        self.things: dict[Hashable, Storable | Several] = {}
         self.added: list[Row] = []
         self.forgotten: dict[StateKey, None] = {}
         self.after: list[After | asyncio.Future[None]] = []
 
     def to_batch(self, owner: Owner, epoch: int) -> Batch:
-        rows = [thing.to_row() for thing in self.things.values()]
+        rows: list[Row] = []
+        for thing in self.things.values():
+            if hasattr(thing, "to_row"):
+                rows.append(thing.to_row())
+            else:
+                rows += thing.to_rows()
         return Batch(owner, epoch, (*rows, *self.added), tuple(self.forgotten))
 
 
@@ -68,7 +84,7 @@ class Journal:
 
     # ---- what has changed ----
 
-    def touch(self, owner: Owner, thing: Storable) -> None:
+    def touch(self, owner: Owner, thing: Storable | Several) -> None:
         """A thing has changed: its row is to be written."""
         group = self._group(owner)
         group.things[thing.row_key] = thing

@@ -28,7 +28,7 @@ from laneway.errors import (
     UnknownLaneError,
 )
 from laneway.lanes import TOOL_LANES
-from laneway.options import SessionQueueConfig
+from laneway.options import LaneHandlerConfig, SessionQueueConfig
 from laneway.records import Boost, Effect
 from tests.stage import Diary, new_lanes, now_ms, passing, simulated
 
@@ -563,17 +563,16 @@ async def _too_long(queue: SessionLanes) -> Any:
 
 
 @simulated
-async def test_a_lane_that_somebody_else_should_run_is_refused() -> None:
+async def test_the_handler_of_a_lane_is_what_was_said_last() -> None:
     async with shared_lanes() as lanes:
-        config = SessionQueueConfig().set_lane_handler("execute", mode="external")
-        with pytest.raises(ConfigError, match="this version runs tools internally only"):
-            Desk(lanes, config)
-        assert set(lanes.stats().lanes) == set(TOOL_LANES)
-        queue = Desk(lanes).queue
-        queue.set_lane_handler("Execute", mode="internal")
-        with pytest.raises(ConfigError, match="lane 'query' cannot be hybrid"):
-            queue.set_lane_handler("query", mode="hybrid", timeout_ms=5)
-        assert queue.config.lane_handlers.keys() == {"execute"}
+        queue = Desk(lanes, SessionQueueConfig().set_lane_handler("execute", mode="external")).queue
+        assert (queue.handler_of("execute").mode, queue.handler_of("query").mode) == ("external", "internal")
+        queue.set_lane_handler("Execute", mode="hybrid", timeout_ms=5, ordered=False)
+        assert queue.handler_of("execute") == LaneHandlerConfig("hybrid", 5, ordered=False)
+        assert queue.stats().lanes["execute"].handler_mode == "hybrid"
+        with pytest.raises(ConfigError, match="mode cannot be 'outside'"):
+            queue.set_lane_handler("execute", mode="outside")
+        assert queue.handler_of("execute").mode == "hybrid"
         await queue.close()
 
 

@@ -1,0 +1,244 @@
+"""The external tasks of one session: calls that somebody else makes.
+
+A call in an `external` lane holds its slot while its task is out, so as many tasks are out as the lane is wide. The
+task, the intent of its call and the answer that asks for it are one commit, and only then the task can be seen. When a
+session is opened again, tasks of a run that goes on are found by the keys of their calls; all others are withdrawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from laneway.agent.session_lanes import INTERNAL
+from laneway.agent_events import (
+    AgentEvent,
+    ExternalTaskCompletedEvent,
+    ExternalTaskPendingEvent,
+    ExternalTaskStartedEvent,
+)
+from laneway.dialogue import ToolOutput
+from laneway.external import ExternalTask, ExternalTaskResult, TaskState
+from laneway.kernel.ledger import LEDGER_TRANSITIONS, Change
+from laneway.kernel.task_board import TaskEnd, TaskEntry, TaskNews, TaskOrder
+from laneway.options import LaneHandlerConfig
+from laneway.tools.outputs import cap_output
+
+if TYPE_CHECKING:
+    from laneway.agent.gates import Asked
+    from laneway.agent.session import AsyncSession
+    from laneway.dialogue import ToolContext
+    from laneway.runtime.task_desk import TaskDesk
+
+__all__ = ("Externals", "task_id_of")
+
+GONE = "the run that wanted it has ended"
+
+
+def task_id_of(key: str) -> str:
+    """The id of the task of a call: found again after a restart by the key of the call."""
+    return f"task-{key.removeprefix('lw-')[:32]}"
+
+
+class Externals:
+    """Tasks that are out, or go out."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    @property
+    def _desk(self) -> TaskDesk:
+        return self._session.host.desk
+
+    # ---- opening and closing ----
+
+    async def open(self) -> None:
+        """Go on with the tasks that an earlier process has left: those whose runs go on."""
+        session, desk = self._session, self._desk
+        desk.attend(session.owner, self._news)
+        await desk.load(session.owner)
+        left = desk.tasks(session.owner)
+        if left:
+            await session.book.load()
+        for task in left:
+            if not task["run_id"] or not session.book.is_awaited(task["run_id"]):
+                desk.withdraw(task["task_id"], GONE)
+
+    def close(self) -> None:
+        """The session is closed: its tasks stay in the store, and nobody can take them here."""
+        self._desk.dismiss(self._session.owner)
+
+    # ---- who makes a call ----
+
+    def handler_of(self, asked: Asked) -> LaneHandlerConfig:
+        """Who makes a call, if it is queued now."""
+        lanes = self._session.lanes
+        return lanes.handler_of("" if asked.tool.spec.local else asked.lane) if lanes is not None else INTERNAL
+
+    def order_of(self, asked: Asked, handler: LaneHandlerConfig, task_id: str) -> TaskOrder:
+        """What somebody else would need to make a call."""
+        session = self._session
+        return TaskOrder(
+            owner=session.owner,
+            task_id=task_id,
+            run_id=asked.run.id if asked.run is not None else "",
+            call_id=asked.call_id,
+            lane=asked.lane,
+            command_type=asked.name,
+            payload=asked.arguments,
+            timeout_ms=handler.timeout_ms,
+            lease_ms=handler.lease_ms,
+            effect=asked.tool.spec.effect,
+            key=asked.key or task_id,
+            workspace=session.workspace,
+            correlation_id=session.settings.correlation_id,
+        )
+
+    def offer(self, asked: Asked, handler: LaneHandlerConfig, task_id: str) -> None:
+        """Make a task; it goes to the store with the next commit and cannot be seen before `publish`."""
+        self._desk.offer(self.order_of(asked, handler, task_id))
+
+    def publish(self, task_id: str) -> None:
+        """What was offered is on disk: it can be taken."""
+        self._desk.publish(task_id)
+
+    async def find(self, task_id: str) -> TaskEntry | None:
+        """A task of this session, also one that has ended."""
+        entry = await self._desk.find(task_id)
+        return entry if entry is not None and entry.owner == self._session.owner else None
+
+    async def outcome(self, task_id: str) -> TaskEnd:
+        """Wait for the end of a task."""
+        return await self._desk.outcome(task_id)
+
+    def withdraw(self, task_id: str, reason: str) -> TaskEnd:
+        """Nobody wants it any more; whoever has it is told."""
+        return self._desk.withdraw(task_id, reason)
+
+    async def direct(self, asked: Asked, handler: LaneHandlerConfig, context: ToolContext) -> ToolOutput:
+        """A call of the host itself, made by somebody else."""
+        session = self._session
+        task_id = session.host.env.ids.new_id("task")
+        self.offer(asked, handler, task_id)
+        await session.host.inbox.engine.journal.committed(session.owner)
+        self.publish(task_id)
+        try:
+            end = await self.outcome(task_id)
+        except asyncio.CancelledError:
+            self.withdraw(task_id, "its caller has gone")
+            raise
+        if end.state is TaskState.TIMED_OUT:
+            raise TimeoutError(end.reason)
+        return await self.output_of(end, context)
+
+    async def output_of(self, end: TaskEnd, context: ToolContext) -> ToolOutput:
+        """What the model gets to see of an end that is an answer."""
+        if end.result is None:
+            return ToolOutput(text=f"[{end.state.value.replace('_', ' ').capitalize()}: {end.reason}]", is_error=True)
+        return await cap_output(end.result.to_output(), context)
+
+    # ---- what the host asks ----
+
+    def pending(self) -> list[ExternalTask]:
+        """What waits for somebody; it counts as handed out from now on."""
+        tasks = self._desk.tasks(self._session.owner, hand_out=True)
+        return [task for task in tasks if task["state"] == TaskState.PENDING.value]
+
+    def where(self, task_id: str) -> str:
+        """Where a task that is out is; empty if it is not out."""
+        for task in self._desk.tasks(self._session.owner):
+            if task["task_id"] == task_id:
+                by = f" by {task['worker']}" if task.get("worker") else ""
+                return f"task {task_id} is {task['state']}{by}, {task.remaining_ms()} ms are left."
+        return ""
+
+    def count(self) -> int:
+        """How many tasks are out."""
+        return self._desk.count(self._session.owner)
+
+    async def complete(self, task_id: str, result: ExternalTaskResult) -> bool:
+        """The host says what became of a task."""
+        entry = await self.find(task_id)
+        return entry is not None and await self._desk.complete_by_host(task_id, result)
+
+    # ---- telling ----
+
+    def _news(self, news: TaskNews) -> None:
+        entry = news.entry
+        event: AgentEvent
+        if news.kind in ("pending", "requeued"):
+            event = pending_event(entry, payload=json.loads(entry.payload), attempt=entry.attempt)
+        elif news.kind == "started":
+            event = ExternalTaskStartedEvent(
+                task_id=entry.task_id,
+                lane=entry.lane,
+                command_type=entry.command_type,
+                worker=entry.worker,
+                attempt=entry.attempt,
+            )
+        elif news.kind == "ended":
+            event = completed_event(entry)
+        else:
+            if news.kind == "settled":
+                self._settle(entry)
+            return
+        self._session.emit_event(event, entry.run_id)
+
+    def _settle(self, entry: TaskEntry) -> None:
+        """A late result says what became of a call of which nobody knew."""
+        book = self._session.book
+        known = book.entries.get(entry.key)
+        succeeded = entry.result is not None and entry.result.success
+        change = Change.SUCCEED if succeeded else Change.FAIL
+        if known is not None and (known.state, change) in LEDGER_TRANSITIONS:
+            book.end_entry(known, change, f"a late result of task {entry.task_id}")
+
+
+def completed_event(entry: TaskEntry) -> ExternalTaskCompletedEvent:
+    """A task has ended."""
+    end = entry.end
+    error = end.result.error if end.result is not None else end.reason
+    return ExternalTaskCompletedEvent(
+        task_id=entry.task_id,
+        lane=entry.lane,
+        command_type=entry.command_type,
+        success=end.state is TaskState.COMPLETED,
+        state=end.state.value,
+        error=None if end.state is TaskState.COMPLETED else error,
+        worker=end.worker,
+        attempt=end.attempt,
+        duration_ms=end.duration_ms,
+    )
+
+
+def watched_end(
+    order: TaskOrder, *, success: bool, error: str, attempt: int, took_ms: int
+) -> ExternalTaskCompletedEvent:
+    """A call that was made here, and that others may watch, has ended."""
+    return ExternalTaskCompletedEvent(
+        task_id=order.task_id,
+        lane=order.lane,
+        command_type=order.command_type,
+        success=success,
+        state=(TaskState.COMPLETED if success else TaskState.FAILED).value,
+        error=None if success else error,
+        attempt=attempt,
+        duration_ms=took_ms,
+    )
+
+
+def pending_event(
+    task: TaskOrder | TaskEntry, *, payload: Mapping[str, Any], attempt: int = 1
+) -> ExternalTaskPendingEvent:
+    """A task waits for somebody."""
+    return ExternalTaskPendingEvent(
+        task_id=task.task_id,
+        lane=task.lane,
+        command_type=task.command_type,
+        payload=payload,
+        timeout_ms=task.timeout_ms,
+        attempt=attempt,
+        tool_id=task.call_id,
+    )

@@ -1,0 +1,104 @@
+"""Who runs the calls of a session and who may stop them: lane handlers, external tasks, hooks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from laneway.errors import UsageError
+from laneway.external import ExternalTask, ExternalTaskResult
+from laneway.options import DEFAULT_TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from laneway.agent.externals import Externals
+    from laneway.agent.hooks import Hooks
+    from laneway.agent.session_lanes import SessionLanes
+
+__all__ = ("Handling",)
+
+
+class Handling(ABC):
+    """Lane handlers, external tasks and hooks of a session."""
+
+    hooks: Hooks
+    lanes: SessionLanes | None
+    externals: Externals
+
+    @abstractmethod
+    async def ready(self) -> Any:
+        """Open what is needed."""
+
+    # ---- hooks ----
+
+    def register_hook(
+        self,
+        hook_id: str,
+        event_type: str,
+        matcher: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        handler: Callable[[Mapping[str, Any]], Any] | None = None,
+    ) -> None:
+        """Have a function told what happens here, and let it stop it: see `Hook`. The same id again replaces it."""
+        self.hooks.register(hook_id, event_type, matcher, config, handler)
+
+    def unregister_hook(self, hook_id: str) -> bool:
+        """Take a hook away. False: there is none of that id."""
+        return self.hooks.unregister(hook_id)
+
+    def hook_count(self) -> int:
+        """How many hooks there are."""
+        return len(self.hooks)
+
+    # ---- lane handlers and external tasks ----
+
+    async def set_lane_handler(
+        self,
+        lane: str,
+        mode: str = "internal",
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        *,
+        ordered: bool = True,
+        lease_ms: int | None = None,
+        fallback: bool = False,
+    ) -> None:
+        """Say who makes the calls of a lane from the next one on: `internal`, `external` or `hybrid`."""
+        await self.ready()
+        if self.lanes is None:
+            raise UsageError("this session has no queue", hint="give it one: queue_config=SessionQueueConfig()")
+        self.lanes.set_lane_handler(
+            lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms or 30_000, fallback=fallback
+        )
+
+    async def pending_external_tasks(self) -> list[ExternalTask]:
+        """The calls that wait for somebody to make them, oldest first; those that a worker has taken are not there.
+
+        Asking for them hands them out: from then on a call with side effects may have been made.
+        """
+        await self.ready()
+        return self.externals.pending()
+
+    async def complete_external_task(
+        self,
+        task_id: str,
+        outcome: ExternalTaskResult | Mapping[str, Any] | bool | None = None,  # noqa: FBT001 - one of two call forms
+        result: Any = None,
+        error: str | None = None,
+        *,
+        success: bool | None = None,
+    ) -> bool:
+        """Say what became of an external task: one `{"success", "result", "error"}`, or these one by one.
+
+        True: it counts (also when it is said a second time). False: nobody waits for it.
+        """
+        await self.ready()
+        if isinstance(outcome, bool):  # `complete_external_task(task_id, True, result)`
+            outcome, success = None, outcome
+        if outcome is None:
+            told = ExternalTaskResult(success=error is None if success is None else success, result=result, error=error)
+            told.check()
+        elif success is not None or result is not None or error is not None:
+            raise UsageError("give the outcome as one mapping or as success, result and error, not both")
+        else:
+            told = ExternalTaskResult.of(outcome)
+        return await self.externals.complete(task_id, told)
