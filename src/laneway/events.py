@@ -19,6 +19,7 @@ __all__ = (
     "EVENT_TYPES",
     "ApprovalAsked",
     "ApprovalEnded",
+    "ApprovalEscalated",
     "ApprovalEvent",
     "ApprovalWarned",
     "ChildEnded",
@@ -507,6 +508,15 @@ class ApprovalWarned(ApprovalEvent):
     remaining_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalEscalated(ApprovalEvent):
+    """Nobody has answered a request for approval for a while: these people may answer it from now on, too."""
+
+    type: ClassVar[str] = "approval.escalated"
+    escalated_to: tuple[str, ...] = ()
+    remaining_ms: int = 0
+
+
 class ApprovalEnded(ApprovalEvent):
     """A request for approval was answered, or has expired."""
 
@@ -607,6 +617,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         TurnEnded,
         ApprovalAsked,
         ApprovalWarned,
+        ApprovalEscalated,
         ApprovalEnded,
         ChildStarted,
         ChildEnded,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -418,7 +419,12 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A question that a turn has asked and somebody with the right must answer."""
+    """A question that a turn has asked and somebody with the right must answer.
+
+    It covers exactly these `arguments`, once. `why` says what made it necessary; `reason` and `answered_by` say how it
+    ended. `call_id` and `lane` are those of the call of a tool that it is about. `key` names the thing it is about: a
+    turn that goes on after a crash asks with the same key and gets this request again, or its answer.
+    """
 
     id: str
     session_key: str
@@ -430,6 +436,30 @@ class Approval:
     expires_ms: int
     reason: str = ""
     answered_by: str = ""
+    why: str = ""
+    call_id: str = ""
+    lane: str = ""
+    key: str = ""
+    approvers: tuple[str, ...] = ()
+    escalate_after_ms: int = 0
+    escalate_to: tuple[str, ...] = ()
+    escalated: bool = False
+
+    def may_be_answered_by(self, sender: Sender | None) -> bool:
+        """Whether a sender has the right: the host and owners always, others as the request says."""
+        if sender is None or sender.owner:
+            return True
+        if self.escalated and sender.id in self.escalate_to:
+            return True
+        return sender.id in self.approvers if self.approvers else sender.may("approve")
+
+    def is_about(self, action: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether it is about exactly this: 1, 1.0 and true are three different things."""
+        return self.action == action and _exact(self.arguments) == _exact(arguments)
+
+
+def _exact(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -357,7 +357,7 @@ async def test_an_approval_that_is_pending_when_the_inbox_closes_ends() -> None:
         await busy(inbox, agent, "work")
         at = now_ms()
     assert now_ms() == at + 1_000
-    assert [event.state for event in log.of("approval.ended")] == [ApprovalState.SUPERSEDED]
+    assert [event.state for event in log.of("approval.ended")] == [ApprovalState.WITHDRAWN]
     assert agent.cancelled == ["work"]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from laneway.events import (
     ApprovalEnded,
+    ApprovalEscalated,
     ApprovalWarned,
     MessageEnded,
     MessageEvent,
@@ -38,6 +39,7 @@ from laneway.kernel.mailbox import (
     CancelTurn,
     Mailbox,
     MailEffect,
+    RemindOfApproval,
     RequestTurn,
     SessionEntry,
     Settle,
@@ -54,6 +56,7 @@ from laneway.mail import (
     MessageKind,
     MessageState,
     Mode,
+    OnCrash,
     Outcome,
     TurnState,
 )
@@ -65,6 +68,7 @@ RETRY_DELAYS_MS = (500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000)
 CRASHES_MAX = 5
 PREVIEW = 160  # so much of a text is kept with the event that tells of it
 CLOSING = "the inbox is closing"
+_ANSWERS = (ApprovalState.APPROVED, ApprovalState.DENIED, ApprovalState.EXPIRED)
 DEFER_MS = 1_000
 
 _OUTCOMES = {
@@ -78,6 +82,8 @@ _OUTCOMES = {
 
 class Delivery:
     """The mailboxes of one workspace, and the turns that empty them."""
+
+    on_crash = OnCrash.REPORT
 
     def __init__(self, *, next_seq: Callable[[], int], grace_ms: int) -> None:
         self.boxes: dict[Owner, Mailbox] = {}
@@ -99,8 +105,8 @@ class Delivery:
 
     # ---- turns ----
 
-    def begin(self, owner: Owner, turn_id: str, *, now: int, wall: int) -> TurnEntry | None:
-        """The slot is there: choose what the turn is about. None: nothing is left that would need one."""
+    def begin(self, owner: Owner, turn_id: str, *, lane: str = "", now: int, wall: int) -> TurnEntry | None:
+        """The slot is there, in `lane`: choose what the turn is about. None: nothing is left that would need one."""
         box = self.boxes.get(owner)
         if box is None:
             return None
@@ -118,9 +124,11 @@ class Delivery:
         else:
             assert head is not None
             self._begin_over(box, turn, head, now, wall)
+        turn.lane = lane or turn.lane
         box.turn = turn
         box.setup_error = ""
         self.turns[turn_id] = turn
+        self._adopt_approvals(box, turn)
         messages = tuple(item.id for item in turn.items)
         why = f"a slot in lane {turn.lane!r} was free"
         self._turn_event(TurnStarted, turn, wall, messages=messages, lane=turn.lane, mode=turn.mode, reason=why)
@@ -267,10 +275,8 @@ class Delivery:
         if turn.forget:
             for entry in turn.entries:
                 self._out.append(Add(turn.owner, entry._replace(body=encode({"forgotten": True}))))
-        for approval in list(box.approvals.values()):
-            if approval.approval.turn_id == turn.id:
-                ended = ApprovalState.SUPERSEDED if turn.cancelled else ApprovalState.WITHDRAWN
-                self.end_approval(box, approval, ended, reason="its turn has ended", by="", now=now, wall=wall)
+        self._end_approvals(box, turn, ApprovalState.WITHDRAWN, "its turn has ended", now=now, wall=wall)
+        self._forget_answers(box, [entry for entry in box.answers.values() if entry.approval.turn_id == turn.id])
         box.turn = None
         self.turns.pop(turn.id, None)
         self._unpark(box, wall)
@@ -326,9 +332,10 @@ class Delivery:
         self._turn_event(TurnCancelling, turn, wall, reason=reason, actor=actor)
         self._out.append(Touch(box.owner, turn))  # a restart must not run again what somebody has ended
         self._out.append(CancelTurn(box.owner, turn.id, reason))
-        for approval in list(box.approvals.values()):
-            if approval.approval.turn_id == turn.id:
-                self.end_approval(box, approval, ApprovalState.SUPERSEDED, reason=reason, by="", now=now, wall=wall)
+        if reason != CLOSING or not self.on_crash.runs_again:  # else it goes on later, and asks again
+            cutting = box.cutting is not None and box.cutting.state in WAITING_STATES
+            ended = ApprovalState.SUPERSEDED if cutting else ApprovalState.WITHDRAWN
+            self._end_approvals(box, turn, ended, reason, now=now, wall=wall)
         self._arm(box, now)
         return True
 
@@ -397,6 +404,9 @@ class Delivery:
             self._message_event(MessageReturned, item, wall)
             self._out.append(Touch(box.owner, item))
         self._return_injected(box, turn, Outcome.INTERRUPTED, wall)
+        for entry in box.approvals.values():
+            if entry.approval.turn_id == turn.id:
+                entry.leave()
         box.cutting = box.newest_cut()
         self._unpark(box, wall)
         self._turn_event(TurnEnded, turn, wall, run_ms=max(0, now - turn.began_at), reason=reason)
@@ -407,10 +417,23 @@ class Delivery:
     def end_approval(
         self, box: Mailbox, entry: ApprovalEntry, state: ApprovalState, *, reason: str, by: str, now: int, wall: int
     ) -> None:
-        """An approval is answered, or will not be."""
+        """An approval is answered, or will not be.
+
+        An answer is kept while it may be asked for again: the process may die before its turn has acted on it, or
+        nobody waits for it at the moment.
+        """
+        self._close_approval(box, entry, state, reason=reason, by=by, wall=wall)
+        self._arm(box, now)
+
+    def _close_approval(
+        self, box: Mailbox, entry: ApprovalEntry, state: ApprovalState, *, reason: str, by: str, wall: int
+    ) -> None:
         del box.approvals[entry.approval.id]
         entry.approval = replace(entry.approval, state=state, reason=reason, answered_by=by)
-        entry.live = 0
+        if state in _ANSWERS and (entry.approval.key or not entry.is_awaited):
+            box.answers[entry.approval.id] = entry
+        else:
+            entry.live = 0
         self._event(
             ApprovalEnded,
             box.owner,
@@ -423,7 +446,40 @@ class Delivery:
         )
         self._out.append(Touch(box.owner, entry))
         self._out.append(AnswerApproval(box.owner, entry.approval))
-        self._arm(box, now)
+
+    def _end_approvals(
+        self, box: Mailbox, turn: TurnEntry, state: ApprovalState, reason: str, *, now: int, wall: int
+    ) -> None:
+        """What a turn has asked will not be answered."""
+        for entry in list(box.approvals.values()):
+            if entry.approval.turn_id == turn.id:
+                self.end_approval(box, entry, state, reason=reason, by="", now=now, wall=wall)
+
+    def _adopt_approvals(self, box: Mailbox, turn: TurnEntry) -> None:
+        """A turn goes on for one that was cut off: what that one has asked is its own now."""
+        if box.approvals or box.answers:
+            before = {item.seen_by for item in turn.items}
+            for entry in (*box.approvals.values(), *box.answers.values()):
+                if entry.approval.turn_id in before:
+                    entry.approval = replace(entry.approval, turn_id=turn.id)
+                    self._out.append(Touch(box.owner, entry))
+
+    def _sweep_approvals(self, box: Mailbox, wall: int) -> None:
+        """What was asked by a turn that nobody will go on for is not to be answered any more."""
+        alive = {item.seen_by for item in box.items.values()}
+        if box.turn is not None:
+            alive.add(box.turn.id)
+        for entry in list(box.approvals.values()):
+            if entry.approval.turn_id not in alive:
+                why = "nobody goes on with what it was asked for"
+                self._close_approval(box, entry, ApprovalState.WITHDRAWN, reason=why, by="", wall=wall)
+        self._forget_answers(box, [entry for entry in box.answers.values() if entry.approval.turn_id not in alive])
+
+    def _forget_answers(self, box: Mailbox, entries: list[ApprovalEntry]) -> None:
+        for entry in entries:
+            del box.answers[entry.approval.id]
+            entry.live = 0
+            self._out.append(Touch(box.owner, entry))
 
     # ---- time ----
 
@@ -464,13 +520,27 @@ class Delivery:
 
     def _look_at_approvals(self, box: Mailbox, now: int, wall: int) -> None:
         for entry in list(box.approvals.values()):
-            if entry.expires_at <= now:
-                why = "nobody answered in time"
-                self.end_approval(box, entry, ApprovalState.EXPIRED, reason=why, by="", now=now, wall=wall)
-            elif entry.warn_at and entry.warn_at <= now:
+            if self.expire_approval(box, entry, now=now, wall=wall) or not entry.is_awaited:
+                continue
+            approval, left = entry.approval, entry.expires_at - now
+            if entry.escalate_at and entry.escalate_at <= now:
+                entry.escalate_at = 0
+                entry.approval = approval = replace(approval, escalated=True)
+                self._event(
+                    ApprovalEscalated,
+                    box.owner,
+                    wall,
+                    turn_id=approval.turn_id,
+                    approval_id=approval.id,
+                    state=approval.state,
+                    escalated_to=approval.escalate_to,
+                    remaining_ms=left,
+                    reason=f"nobody has answered for {approval.escalate_after_ms} ms",
+                )
+                self._out.append(Touch(box.owner, entry))
+                self._out.append(RemindOfApproval(box.owner, approval, "escalated", left))
+            if entry.warn_at and entry.warn_at <= now:
                 entry.warn_at = 0
-                approval = entry.approval
-                left = entry.expires_at - now
                 self._tell(
                     ApprovalWarned,
                     box.owner,
@@ -480,6 +550,15 @@ class Delivery:
                     state=approval.state,
                     remaining_ms=left,
                 )
+                self._out.append(RemindOfApproval(box.owner, approval, "warned", left))
+
+    def expire_approval(self, box: Mailbox, entry: ApprovalEntry, *, now: int, wall: int) -> bool:
+        """End a request whose time is over; whether it was."""
+        if not entry.is_awaited or entry.expires_at > now:
+            return False
+        why = "nobody answered in time"
+        self.end_approval(box, entry, ApprovalState.EXPIRED, reason=why, by="", now=now, wall=wall)
+        return True
 
     def _say_who_waits(self, box: Mailbox, now: int, wall: int) -> None:
         position = 0
@@ -538,7 +617,7 @@ class Delivery:
         if item.state is MessageState.PARKED:
             return f"it goes into {item.aim} at its next boundary"
         if turn is not None:
-            told = f", which is being ended: {turn.cancelled}" if turn.cancelled else ""
+            told = f", which is being ended: {turn.cancelled}" if turn.cancelled else self._asked_by(box, turn, now)
             return f"{turn.id} has run for {max(0, now - turn.began_at)} ms{told}"
         if self.closing:
             return "the inbox is closing; it runs after the next start"
@@ -553,6 +632,14 @@ class Delivery:
         if ready is not None and ready > now:
             return f"it waits for a quiet moment: {ready - now} ms more"
         return "its turn begins now"
+
+    @staticmethod
+    def _asked_by(box: Mailbox, turn: TurnEntry, now: int) -> str:
+        asked = [entry for entry in box.approvals.values() if entry.is_awaited and entry.approval.turn_id == turn.id]
+        if not asked:
+            return ""
+        waits = [f"{entry.approval.id} ({max(0, entry.expires_at - now)} ms left)" for entry in asked]
+        return f" and waits for approval {' and '.join(waits)}"
 
     def position(self, box: Mailbox, item: Item) -> int | None:
         """Its place among those that wait, from 1."""
@@ -602,6 +689,8 @@ class Delivery:
         self._message_event(MessageEnded, item, wall, outcome=item.outcome, notice=notice, reason=reason, actor=actor)
         self._out.append(Touch(box.owner, item))
         self._out.append(Settle(box.owner, final))
+        if box.approvals or box.answers:
+            self._sweep_approvals(box, wall)
 
     def _write_entry(self, turn: TurnEntry, item: Item, wall: int) -> None:
         """A message goes into the transcript when a turn first sees it, and only then."""

@@ -33,6 +33,7 @@ __all__ = ("ApprovalEntry", "ChildEntry", "MailEffect", "Mailbox", "SessionEntry
 NOTICE_MS = 2_000
 NOTICE_STEP_MS = 250
 NOTICE_FEW = 100
+WARN_SHARE = 5  # an approval is warned about when a fifth of its time is left
 
 
 # ---- effects --------------------------------------------------------------------------------------------
@@ -131,6 +132,15 @@ class AnswerApproval(NamedTuple):
     approval: Approval
 
 
+class RemindOfApproval(NamedTuple):
+    """Nobody has answered yet (`warned`, or `escalated` to others): tell the turn that waits, once it is on disk."""
+
+    owner: Owner
+    approval: Approval
+    news: str
+    remaining_ms: int
+
+
 MailEffect = (
     Touch
     | Add
@@ -145,6 +155,7 @@ MailEffect = (
     | WakeTurn
     | CancelChild
     | AnswerApproval
+    | RemindOfApproval
 )
 
 
@@ -188,17 +199,50 @@ def session_id(owner: Owner) -> str:
 
 
 class ApprovalEntry:
-    """A question of a turn, as it is at this moment."""
+    """A question of a turn, as it is at this moment.
 
-    __slots__ = ("approval", "expires_at", "live", "owner", "seq", "warn_at")
+    Its time runs only while a turn waits for the answer. A turn that is to go on later leaves its question behind:
+    it stays pending, can be answered, and does not expire until the turn that goes on asks it again.
+    """
 
-    def __init__(self, owner: Owner, approval: Approval, *, seq: int, expires_at: int, warn_at: int) -> None:
+    __slots__ = ("approval", "escalate_at", "expires_at", "is_awaited", "live", "owner", "seq", "warn_at")
+
+    def __init__(self, owner: Owner, approval: Approval, *, seq: int) -> None:
         self.owner = owner
         self.approval = approval
         self.seq = seq
-        self.expires_at = expires_at
-        self.warn_at = warn_at  # 0: it was warned already
+        self.is_awaited = False  # a turn waits for it: its time runs
+        self.expires_at = 0  # monotonic, as the two others
+        self.warn_at = 0  # 0: it was warned already
+        self.escalate_at = 0  # 0: it was escalated already, or is not to be
         self.live = 1
+
+    def wait(self, *, now: int, span_ms: int) -> None:
+        """A turn waits for it: its whole time begins."""
+        self.is_awaited = True
+        self.expires_at = now + span_ms
+        self.warn_at = self.expires_at - span_ms // WARN_SHARE
+        later = self.approval.escalate_after_ms
+        self.escalate_at = now + later if later and not self.approval.escalated else 0
+
+    def leave(self) -> None:
+        """The turn that waited for it is to go on later: its time stands still."""
+        self.is_awaited = False
+        self.expires_at = self.warn_at = self.escalate_at = 0
+
+    def carry_over(self, old: ApprovalEntry) -> None:
+        """The session was loaded again while a turn waits: time goes on as before."""
+        self.is_awaited, self.expires_at = old.is_awaited, old.expires_at
+        self.warn_at, self.escalate_at = old.warn_at, old.escalate_at
+        if old.approval.escalated and not self.approval.escalated:
+            self.escalate_at = 1  # the store has not heard of it: once more, at once
+
+    @property
+    def due(self) -> int | None:
+        """When there is something to do about it; None while its time stands still."""
+        if not self.is_awaited:
+            return None
+        return min(at for at in (self.expires_at, self.warn_at, self.escalate_at) if at)
 
     @property
     def row_key(self) -> Hashable:
@@ -208,21 +252,19 @@ class ApprovalEntry:
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
         approval = self.approval
-        body = {
-            "turn_id": approval.turn_id,
-            "action": approval.action,
-            "arguments": approval.arguments,
-            "asked_ms": approval.asked_ms,
-            "expires_ms": approval.expires_ms,
-            "reason": approval.reason,
-            "answered_by": approval.answered_by,
-        }
+        body = {name: getattr(approval, name) for name in _APPROVAL_BODY}
+        body |= {name: value for name in _APPROVAL_RARE if (value := getattr(approval, name))}
         return StateRow("approval", approval.id, *self.owner, self.seq, self.live, approval.state.value, encode(body))
+
+
+_APPROVAL_BODY = ("turn_id", "action", "arguments", "asked_ms", "expires_ms", "reason", "answered_by")
+_APPROVAL_RARE = ("why", "call_id", "lane", "key", "approvers", "escalate_after_ms", "escalate_to", "escalated")
 
 
 def decode_approval(row: StateRow, body: dict[str, Any]) -> Approval:
     """A stored approval."""
-    return Approval(id=row.id, session_key=row.session, state=ApprovalState(row.state), **body)
+    people = {name: tuple(body[name]) for name in ("approvers", "escalate_to") if name in body}
+    return Approval(id=row.id, session_key=row.session, state=ApprovalState(row.state), **{**body, **people})
 
 
 class ChildEntry:
@@ -230,6 +272,7 @@ class ChildEntry:
 
     __slots__ = (
         "awaited",
+        "detail",
         "id",
         "label",
         "live",
@@ -255,6 +298,7 @@ class ChildEntry:
         self.text = ""  # its result, until somebody has been told
         self.awaited = False
         self.silenced = False  # whoever said stop knows of its end
+        self.detail: dict[str, Any] = {}  # what another process needs to go on with it; empty: it ends with this one
         self.live = 1
 
     @property
@@ -273,6 +317,7 @@ class ChildEntry:
             "text": self.text,
             "route": [route.channel, route.account, route.thread, route.chat_type],
             "sender": encode_sender(self.sender),
+            "detail": self.detail,
         }
         return StateRow("child", self.id, *self.owner, self.seq, self.live, self.state, encode(body))
 
@@ -281,6 +326,7 @@ class Mailbox:
     """One session while something waits or runs in it."""
 
     __slots__ = (
+        "answers",
         "approvals",
         "children",
         "cutting",
@@ -317,7 +363,8 @@ class Mailbox:
         self.setup_error = ""
         self.expiries: list[tuple[int, int, Item]] = []
         self.notices: deque[Item] = deque()
-        self.approvals: dict[str, ApprovalEntry] = {}
+        self.approvals: dict[str, ApprovalEntry] = {}  # those that are pending
+        self.answers: dict[str, ApprovalEntry] = {}  # answered ones that a turn may still ask for again
         self.children: dict[str, ChildEntry] = {}
         self.timer: int | None = None
 
@@ -330,7 +377,7 @@ class Mailbox:
     def is_forgettable(self) -> bool:
         """Whether nothing would be lost without it."""
         quiet = self.is_idle and self.requested is None and self.timer is None
-        return quiet and not self.children and not self.approvals
+        return quiet and not self.children and not self.approvals and not self.answers
 
     @property
     def is_busy(self) -> bool:
@@ -423,5 +470,5 @@ class Mailbox:
             # With many waiting they are told in groups, because each time everybody's position is counted.
             step = NOTICE_STEP_MS if self.waiting > NOTICE_FEW else 1
             due.append(-(-(self.notices[0].arrived_at + NOTICE_MS) // step) * step)
-        due.extend(entry.warn_at or entry.expires_at for entry in self.approvals.values())
+        due.extend(at for entry in self.approvals.values() if (at := entry.due) is not None)
         return min(due, default=None)

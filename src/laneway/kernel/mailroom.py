@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from laneway.errors import MessageStateError, UnknownMessageError
+from laneway.errors import MessageStateError, PermissionDeniedError, UnknownMessageError
 from laneway.events import (
     ApprovalAsked,
     ChildEnded,
@@ -55,6 +55,7 @@ from laneway.mail import (
     QueueOptions,
     QueueSettings,
     Route,
+    Sender,
     Stopped,
     TurnState,
 )
@@ -62,8 +63,6 @@ from laneway.records import Priority
 from laneway.rows import EntryRow, Loaded, Owner, StateKey, StateRow
 
 __all__ = ("Mailroom", "Rules")
-
-WARN_SHARE = 5  # an approval is warned about when a fifth of its time is left
 
 
 class Rules(NamedTuple):
@@ -283,60 +282,121 @@ class Mailroom(Reception):
 
     # ---- approvals and children ----
 
-    def ask(self, turn: TurnEntry, approval: Approval, *, now: int, wall: int) -> None:
-        """A turn asks for an approval and waits."""
+    def ask(self, turn: TurnEntry, approval: Approval, *, now: int, wall: int) -> Approval:
+        """A turn asks for an approval and waits; what it gets is the request that stands for it.
+
+        That is an older one when the turn goes on for one that was cut off and had asked the same: still pending, with
+        its whole time before it, or answered meanwhile. Asking otherwise about the same thing supersedes the old one.
+        """
         box = self.boxes[turn.owner]
         span = max(0, approval.expires_ms - approval.asked_ms)
-        entry = ApprovalEntry(
-            turn.owner,
-            approval,
-            seq=self._next_seq(),
-            expires_at=now + span,
-            warn_at=now + span - span // WARN_SHARE,
-        )
-        box.approvals[approval.id] = entry
-        self._event(
-            ApprovalAsked,
-            turn.owner,
-            wall,
-            turn_id=turn.id,
-            approval_id=approval.id,
-            state=approval.state,
-            action=approval.action,
-            arguments=encode(approval.arguments),
-            expires_ms=approval.expires_ms,
-            reason=f"{approval.action} needs an approval",
-        )
+        entry = self._asked_before(box, turn, approval, now=now, wall=wall)
+        if entry is not None and entry.approval.state is not ApprovalState.PENDING:
+            if not approval.key:
+                self._forget_answers(box, [entry])
+            return entry.approval
+        if entry is not None:
+            keep = {name: getattr(entry.approval, name) for name in ("id", "asked_ms", "escalated")}
+            entry.approval = replace(approval, **keep)
+        else:
+            entry = ApprovalEntry(turn.owner, approval, seq=self._next_seq())
+            box.approvals[approval.id] = entry
+            self._event(
+                ApprovalAsked,
+                turn.owner,
+                wall,
+                turn_id=turn.id,
+                approval_id=approval.id,
+                state=approval.state,
+                action=approval.action,
+                arguments=encode(approval.arguments),
+                expires_ms=approval.expires_ms,
+                reason=approval.why or f"{approval.action} needs an approval",
+            )
+        entry.wait(now=now, span_ms=span)
         self._out.append(Touch(turn.owner, entry))
         self._arm(box, now)
+        return entry.approval
+
+    def _asked_before(
+        self, box: Mailbox, turn: TurnEntry, approval: Approval, *, now: int, wall: int
+    ) -> ApprovalEntry | None:
+        """What a turn that this one goes on for had asked about the same thing."""
+        found = None
+        for entry in [*box.answers.values(), *box.approvals.values()]:
+            old = entry.approval
+            if old.turn_id != turn.id or old.key != approval.key:
+                continue
+            if not approval.key and entry.is_awaited:
+                continue  # another question of this turn
+            if old.is_about(approval.action, approval.arguments):
+                found = found or entry
+            elif approval.key and old.id in box.answers:
+                self._forget_answers(box, [entry])
+            elif approval.key:
+                why = "the same call is to be made with other arguments"
+                self.end_approval(box, entry, ApprovalState.SUPERSEDED, reason=why, by="", now=now, wall=wall)
+        return found
 
     def answer_approval(
-        self, owner: Owner, approval_id: str, state: ApprovalState, *, reason: str, by: str, now: int, wall: int
+        self,
+        owner: Owner,
+        approval_id: str,
+        state: ApprovalState,
+        *,
+        reason: str,
+        by: str,
+        now: int,
+        wall: int,
+        sender: Sender | None = None,
     ) -> Approval | None:
-        """Approve or deny; None when no such approval is pending in this session."""
+        """Approve or deny; None when no such approval is pending in this session (any more).
+
+        Raises `PermissionDeniedError` for a sender without the right. None is the host.
+        """
         box = self.boxes.get(owner)
         entry = box.approvals.get(approval_id) if box is not None else None
         if box is None or entry is None:
             return None
+        if not entry.approval.may_be_answered_by(sender):
+            raise PermissionDeniedError(f"{by} may not answer request {approval_id}", hint="ask one of its approvers")
+        if self.expire_approval(box, entry, now=now, wall=wall):
+            return None  # its time is over, and only the clock has not said so yet
         self.end_approval(box, entry, state, reason=reason, by=by, now=now, wall=wall)
         return entry.approval
+
+    def withdraw_approvals(
+        self, owner: Owner, reason: str, *, actor: str, calls_only: bool = False, now: int, wall: int
+    ) -> int:
+        """Take back what is asked in a session (or only what is about calls); says how many. Its turn goes on."""
+        box = self.boxes.get(owner)
+        if box is None:
+            return 0
+        asked = [entry for entry in box.approvals.values() if entry.approval.call_id or not calls_only]
+        for entry in asked:
+            self.end_approval(box, entry, ApprovalState.WITHDRAWN, reason=reason, by=actor, now=now, wall=wall)
+        return len(asked)
 
     def add_child(self, turn: TurnEntry, child_id: str, label: str, *, wall: int) -> ChildEntry:
         """A turn starts a sub-agent."""
         child = ChildEntry(turn.owner, child_id, seq=self._next_seq(), turn_id=turn.id, label=label)
         child.route, child.sender = turn.route, turn.sender
-        self.boxes[turn.owner].children[child_id] = child
+        self.enter_child(child, wall=wall)
+        return child
+
+    def enter_child(self, child: ChildEntry, *, wall: int) -> None:
+        """A sub-agent is started: by a turn, or by the host itself."""
+        self._box(child.owner).children[child.id] = child
         self._event(
             ChildStarted,
-            turn.owner,
+            child.owner,
             wall,
-            turn_id=turn.id,
-            child_id=child_id,
-            label=label,
-            reason="its turn started it",
+            turn_id=child.turn_id,
+            child_id=child.id,
+            label=child.label,
+            reason="its turn started it" if child.turn_id else "the host started it",
         )
-        self._out.append(Touch(turn.owner, child))
-        return child
+        self._out.append(Touch(child.owner, child))
 
     def await_child(self, child: ChildEntry, *, awaited: bool) -> None:
         """Its turn waits for it (or no longer does)."""
@@ -355,7 +415,7 @@ class Mailroom(Reception):
         """A sub-agent has ended: exactly one message about it, unless its turn waits for it."""
         if not child.live:
             return
-        child.state, child.live, child.text = state, 0, ""
+        child.state, child.live, child.text, child.detail = state, 0, "", {}
         message_id = note.id if note is not None else ""
         self._event(
             ChildEnded,
@@ -409,7 +469,7 @@ class Mailroom(Reception):
             elif row.kind == "child":
                 self._box(owner).children[row.id] = _child_of(row)
             elif row.kind == "approval":
-                self._load_approval(row, now, wall)
+                self._load_approval(row)
         for message in loaded.messages:
             item = Item.from_row(message)
             owners[item.owner] = None
@@ -425,6 +485,7 @@ class Mailroom(Reception):
         for owner in owners:
             if owner in self.boxes:
                 self.expire(self.boxes[owner], now, wall)
+                self._sweep_approvals(self.boxes[owner], wall)
                 self._consider(self.boxes[owner], now)
         return [turn for turn in turns.values() if turn.live]
 
@@ -445,14 +506,21 @@ class Mailroom(Reception):
             self.boxes[owner] = box = Mailbox(owner)
         return box
 
-    def _load_approval(self, row: StateRow, now: int, wall: int) -> None:
-        approval = decode_approval(row, json.loads(row.body))
-        owner = Owner(row.tenant, row.workspace, row.session)
-        left = max(0, approval.expires_ms - wall)
-        span = max(0, approval.expires_ms - approval.asked_ms)
-        warn_at = max(now, now + left - span // WARN_SHARE)
-        entry = ApprovalEntry(owner, approval, seq=row.seq, expires_at=now + left, warn_at=warn_at)
-        self._box(owner).approvals[approval.id] = entry
+    def _load_approval(self, row: StateRow) -> None:
+        """As it was stored. Its time stands still until a turn waits for it; see also `carry_over`."""
+        entry = ApprovalEntry(
+            Owner(row.tenant, row.workspace, row.session), decode_approval(row, json.loads(row.body)), seq=row.seq
+        )
+        box = self._box(entry.owner)
+        pending = entry.approval.state is ApprovalState.PENDING
+        (box.approvals if pending else box.answers)[row.id] = entry
+
+    def carry_over(self, old: Mailbox, box: Mailbox) -> None:
+        """A session was loaded again while its turn lives on: the time of what it has asked goes on as before."""
+        for approval_id, entry in box.approvals.items():
+            known = old.approvals.get(approval_id) or old.answers.get(approval_id)
+            if known is not None:
+                entry.carry_over(known)
 
     def _load_message(self, item: Item, turns: dict[str, TurnEntry], now: int, wall: int) -> None:
         box = self._box(item.owner)
@@ -509,9 +577,6 @@ class Mailroom(Reception):
                 why += f", for the {CRASHES_MAX}th time"
             self.untell(box, turn)
             self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)
-        for approval in list(box.approvals.values()):
-            why = "the process that asked has ended"
-            self.end_approval(box, approval, ApprovalState.WITHDRAWN, reason=why, by="", now=now, wall=wall)
 
     def forget_lines(self, turn: TurnEntry, entries: Iterable[EntryRow]) -> None:
         """Take the lines of a turn that was rolled back out of the history."""
@@ -520,8 +585,9 @@ class Mailroom(Reception):
                 self._out.append(Add(turn.owner, entry._replace(body=encode({"forgotten": True}))))
 
     def orphans(self) -> Iterable[ChildEntry]:
-        """Children of a process that has died: each still owes its session a message."""
-        return [child for box in self.boxes.values() for child in box.children.values() if child.live]
+        """Children that have died with their process: each still owes its session a message."""
+        children = [child for box in self.boxes.values() for child in box.children.values()]
+        return [child for child in children if child.live and not child.detail]
 
     def forget_all(self) -> None:
         """Drop everything: somebody else owns it now."""
@@ -576,4 +642,5 @@ def _child_of(row: StateRow) -> ChildEntry:
     child.awaited, child.text, child.state = body["awaited"], body["text"], row.state
     child.route = Route(**dict(zip(("channel", "account", "thread", "chat_type"), body["route"], strict=True)))
     child.sender = decode_sender(body["sender"])
+    child.detail = body.get("detail") or {}
     return child

@@ -28,6 +28,7 @@ _WORDS = {
     "turn.cancelling": "turn asked to end",
     "turn.ended": "turn ended",
     "approval.asked": "turn asked for an approval",
+    "approval.escalated": "approval escalated",
     "approval.ended": "approval ended",
     "child.started": "turn started a sub-agent",
     "child.ended": "sub-agent ended",

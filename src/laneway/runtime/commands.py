@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import assert_never
 
-from laneway.errors import LanewayError
+from laneway.errors import LanewayError, PermissionDeniedError
 from laneway.kernel import directives, texts
+from laneway.kernel.mailbox import decode_approval
 from laneway.kernel.settings import merge
 from laneway.mail import ApprovalState, QueueOptions, QueueSettings, Sender
 from laneway.rows import Owner
@@ -56,9 +58,9 @@ class Commands:
             case directives.Status():
                 return self._status(owner)
             case directives.Approve(approval_id=approval_id):
-                return await self._answer(owner, approval_id, ApprovalState.APPROVED, "", actor)
+                return await self._answer(owner, approval_id, ApprovalState.APPROVED, "", sender)
             case directives.Deny(approval_id=approval_id, reason=reason):
-                return await self._answer(owner, approval_id, ApprovalState.DENIED, reason, actor)
+                return await self._answer(owner, approval_id, ApprovalState.DENIED, reason, sender)
             case directives.Invalid(reply=reply):
                 return reply
             case directives.Inline() | directives.SendAs():
@@ -68,7 +70,12 @@ class Commands:
 
     @staticmethod
     def denial(directive: directives.Directive, sender: Sender | None) -> str | None:
-        """What a sender is told who lacks the right; None if it has it. The host itself may do all."""
+        """What a sender is told who lacks the right; None if it has it. The host itself may do all.
+
+        Who may answer a request is decided when it is looked at: it may name its approvers.
+        """
+        if isinstance(directive, directives.Approve | directives.Deny):
+            return None
         right = directives.required_right(directive)
         return texts.denied_reply(right) if right is not None and sender is not None and not sender.may(right) else None
 
@@ -115,9 +122,22 @@ class Commands:
             )
         )
 
-    async def _answer(self, owner: Owner, approval_id: str, state: ApprovalState, reason: str, by: str) -> str:
+    async def _answer(
+        self, owner: Owner, approval_id: str, state: ApprovalState, reason: str, sender: Sender | None
+    ) -> str:
         engine = self._engine
-        answered = await engine.change(
-            owner, engine.kernel.answer_approval, owner, approval_id, state, reason=reason, by=by
-        )
-        return texts.approval_reply(approval_id, answered.state if answered is not None else "")
+        by = sender.id if sender is not None else "host"
+        facts = {"reason": reason, "by": by, "sender": sender}
+        try:
+            answered = await engine.change(owner, engine.kernel.answer_approval, owner, approval_id, state, **facts)
+        except PermissionDeniedError:
+            return texts.denied_reply("approve")
+        if answered is not None:
+            return texts.approval_reply(approval_id, answered.state)
+        row = await engine.store.history.state("approval", approval_id)
+        if row is not None and Owner(row.tenant, row.workspace, row.session) == owner:
+            known = decode_approval(row, json.loads(row.body))
+            may, state = known.may_be_answered_by(sender), known.state.value
+        else:
+            may, state = sender is None or sender.may("approve"), ""
+        return texts.approval_reply(approval_id, state) if may else texts.denied_reply("approve")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from laneway.errors import LanewayError, UsageError, describe, text_of
+from laneway.errors import LanewayError, UsageError, text_of
 from laneway.kernel import texts
 from laneway.kernel.mailbox import ChildEntry
 from laneway.kernel.messages import Item
 from laneway.mail import Approval, ApprovalState, Message, MessageKind, Mode, QueueSettings, Route, Sender, TurnState
-from laneway.records import DURATION_MAX_MS, JobState, check_whole
+from laneway.records import DURATION_MAX_MS, check_whole
 from laneway.rows import Owner
 from laneway.runtime.arrivals import Arrivals
 from laneway.runtime.executor import needs_thread
@@ -31,6 +32,21 @@ T = TypeVar("T")
 SYSTEM_SETTINGS = QueueSettings(mode=Mode.FOLLOWUP)
 WAIT_LANE = "waiting/control"
 """Where waits for people are: like every `control` lane it is outside every cap, so a wait costs nobody a slot."""
+
+
+OnNews = Callable[[str, Approval, int], None]
+"""Hears what happens to a request for approval, and how much time is left for it."""
+
+
+class _Asked(NamedTuple):
+    """A turn that waits for an approval."""
+
+    answer: asyncio.Future[Approval]
+    on_news: OnNews | None
+
+    def tell(self, news: str, approval: Approval, remaining_ms: int) -> None:
+        if self.on_news is not None:
+            self.on_news(news, approval, remaining_ms)
 
 
 class _ChildEnd(NamedTuple):
@@ -50,7 +66,7 @@ class Errands(Arrivals):
         self.waits = lanes  # the whole of the lanes, when `lanes` is the part of one workspace
         self._children: dict[str, Child] = {}
         self._child_ends: dict[str, _ChildEnd] = {}  # until the store has them
-        self._approvals: dict[str, asyncio.Future[Approval]] = {}
+        self._approvals: dict[str, _Asked] = {}
 
     @abstractmethod
     def _note_quiet(self) -> None:
@@ -61,36 +77,88 @@ class Errands(Arrivals):
     async def ask_approval(self, turn: Turn, action: str, arguments: dict[str, Any], timeout_ms: int) -> Approval:
         """Ask and wait; the slots of the turn are lent meanwhile."""
         check_whole(timeout_ms, setting="timeout_ms", least=1, most=DURATION_MAX_MS)
+        return await self.ask_for(turn, self.new_approval(turn, action, arguments, timeout_ms))
+
+    def new_approval(
+        self, turn: Turn, action: str, arguments: Mapping[str, Any], timeout_ms: int, **more: Any
+    ) -> Approval:
+        """A request that is to be asked; `more` are other fields of `Approval`. What it is about cannot change then."""
+        wall = self.wall()
         try:
-            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
+            kept = json.loads(json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode())
+        except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"the arguments of {action!r} cannot be kept as JSON: {error}") from None
-        entry, wall = turn._entry, self.wall()
-        approval = Approval(
+        return Approval(
             id=self.ids.new_id("approval"),
-            session_key=entry.owner.session,
+            session_key=turn._entry.owner.session,
             turn_id=turn.id,
             action=text_of(action),
-            arguments=arguments,
+            arguments=kept,
             state=ApprovalState.PENDING,
             asked_ms=wall,
             expires_ms=wall + timeout_ms,
+            **more,
         )
-        self._approvals[approval.id] = answer = self.loop.create_future()
+
+    async def ask_for(self, turn: Turn, wanted: Approval, on_news: OnNews | None = None) -> Approval:
+        """Ask for an approval and wait for the answer; the slots of the turn are lent meanwhile.
+
+        `on_news` hears `asked` (with the request that stands for it, which may be an older one), `warned`, `escalated`
+        and `ended`, each when it is on disk.
+        """
+        owner = turn._entry.owner
+        self.check_session(owner)
+        answer: asyncio.Future[Approval] = self.loop.create_future()
+        with self._waiting(turn):
+            asked = self.kernel.ask(turn._entry, wanted, now=self.now(), wall=self.wall())
+            self._approvals[asked.id] = waits = _Asked(answer, on_news)
+            self.carry_out()
+            try:
+                if self.journal.has(owner):
+                    await self.journal.committed(owner)
+                if asked.state is not ApprovalState.PENDING:
+                    waits.tell("ended", asked, 0)
+                    return asked
+                if not answer.done():
+                    waits.tell("asked", asked, 0)
+                label = f"approval {asked.id}"
+                answered: Approval = await self.waits.run(WAIT_LANE, _wait_for, answer, label=label)
+            finally:
+                if self._approvals.get(asked.id) is waits:
+                    del self._approvals[asked.id]
+        turn._check_fence()
+        return answered
+
+    @contextlib.contextmanager
+    def _waiting(self, turn: Turn) -> Iterator[None]:
+        """The turn waits as long as anything in it does, and then goes back to what it did before."""
+        if not turn._waits:
+            turn._before = turn._entry.state
+            self.set_phase(turn, TurnState.WAITING)
+        turn._waits += 1
         try:
-            await self.change(entry.owner, self.kernel.ask, entry, approval)
-            async with turn.phase(TurnState.WAITING):
-                answered: Approval = await self.waits.run(WAIT_LANE, _wait_for, answer, label=f"approval {approval.id}")
-            turn._check_fence()
-            return answered
+            yield
         finally:
-            self._approvals.pop(approval.id, None)
+            turn._waits -= 1
+            if not turn._waits and turn._entry.live and turn._entry.state is TurnState.WAITING:
+                self.set_phase(turn, turn._before)
+
+    @abstractmethod
+    def set_phase(self, turn: Turn, state: TurnState) -> None:
+        """A turn says what it does."""
 
     def _answer(self, approval: Approval) -> None:
         """Tell the turn that waits for an approval."""
-        asked = self._approvals.pop(approval.id, None)
-        if asked is not None and not asked.done():
-            asked.set_result(approval)
+        waits = self._approvals.pop(approval.id, None)
+        if waits is not None and not waits.answer.done():
+            waits.answer.set_result(approval)
+            waits.tell("ended", approval, 0)
+
+    def _remind(self, approval: Approval, news: str, remaining_ms: int) -> None:
+        """Tell the turn that waits for an approval that it still does."""
+        waits = self._approvals.get(approval.id)
+        if waits is not None:
+            waits.tell(news, approval, remaining_ms)
 
     async def ask(self, turn: Turn, question: str, timeout_ms: int) -> Message | None:
         """Say something and wait for the next message of the turn's own users; its slots are lent meanwhile."""
@@ -100,7 +168,7 @@ class Errands(Arrivals):
         timer = self.loop.call_later(timeout_ms / 1000, turn._wake)
         try:
             await turn.reply(question)
-            async with turn.phase(TurnState.WAITING):
+            with self._waiting(turn):
                 await self.waits.run(WAIT_LANE, _wait_for, answered, label=f"question of {turn.id}")
         finally:
             timer.cancel()
@@ -132,10 +200,19 @@ class Errands(Arrivals):
         child = Child(self, self.ids.new_id("child"), name, owner)
         child.route, child.sender = turn._entry.route, turn._entry.sender
         self.kernel.add_child(turn._entry, child.id, name, wall=self.wall())
+        self.start_child(child, functools.partial(fn, *args), lane="subagent", timeout_ms=timeout_ms)
+        return child
+
+    def start_child(
+        self, child: Child, fn: Callable[[], Any], *, lane: str = WAIT_LANE, timeout_ms: int | None = None
+    ) -> None:
+        """Run a sub-agent that the kernel knows, as soon as it is stored; its end is told here."""
+        owner = child.owner
         stored = self.journal.committed(owner)
         try:
-            call = functools.partial(self._run_child, child, stored, fn, args)
-            child._job = self.lanes.submit("subagent", call, label=name, timeout_ms=timeout_ms)
+            call = functools.partial(self._run_child, child, stored, fn)
+            lanes = self.waits if lane == WAIT_LANE else self.lanes
+            child._job = lanes.submit(lane, call, label=child.label, timeout_ms=timeout_ms)
         except LanewayError:
             entry = self.kernel.boxes[owner].children[child.id]
             self.kernel.end_child(entry, "failed", None, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
@@ -144,16 +221,13 @@ class Errands(Arrivals):
         self._children[child.id] = child
         self.carry_out()
         child._job.add_done_callback(lambda job: self._child_ended(owner, child, job))
-        return child
 
-    async def _run_child(
-        self, child: Child, stored: asyncio.Future[None], fn: Callable[..., Any], args: tuple[Any, ...]
-    ) -> Any:
+    async def _run_child(self, child: Child, stored: asyncio.Future[None], fn: Callable[[], Any]) -> Any:
         await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start
         child._stored = True
         if needs_thread(fn):
-            return await self.lanes.engine.run_in_thread(functools.partial(fn, *args))
-        return await fn(*args)
+            return await self.lanes.engine.run_in_thread(fn)
+        return await fn()
 
     def note_awaited(self, child: Child) -> None:
         """A turn waits for its child (or no longer does)."""
@@ -168,8 +242,10 @@ class Errands(Arrivals):
 
     def _child_ended(self, owner: Owner, child: Child, job: Job[Any]) -> None:
         self._children.pop(child.id, None)
-        text = "" if job.state is JobState.CANCELLED else _result_of(job)
-        self._child_ends[child.id] = _ChildEnd(child, job.state.value, text)
+        if child._detached:
+            self._note_quiet()
+            return
+        self._child_ends[child.id] = _ChildEnd(child, *child.end_of(job))
         if self.is_open and owner not in self._reloads:
             self._end_child(owner, child.id)
             self.carry_out()
@@ -228,6 +304,8 @@ class Errands(Arrivals):
             if entry.id in self._children:
                 self.kernel.await_child(entry, awaited=self._children[entry.id].is_awaited)
                 continue
+            if entry.state == "running" and entry.detail:
+                continue  # whoever opens the session goes on with it
             if entry.state == "running":
                 self._close_child(entry, "interrupted", "", awaited=entry.awaited)  # its process has died
             elif entry.turn_id not in self.kernel.turns:
@@ -269,12 +347,3 @@ class Errands(Arrivals):
 
 async def _wait_for(answer: asyncio.Future[T]) -> T:
     return await answer
-
-
-def _result_of(job: Job[Any]) -> str:
-    value = job._value
-    error = getattr(value, "error", None)
-    if isinstance(error, BaseException):
-        value.seen = True
-        return describe(error)
-    return "" if value is None else text_of(value)

@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any, NamedTuple, assert_never
 
@@ -42,6 +43,7 @@ from laneway.kernel.mailbox import (
     Forget,
     Mailbox,
     MailEffect,
+    RemindOfApproval,
     RequestTurn,
     Settle,
     Tell,
@@ -51,15 +53,12 @@ from laneway.kernel.mailbox import (
     WithdrawRequest,
     decode_approval,
 )
-from laneway.kernel.messages import Item, TurnEntry
+from laneway.kernel.messages import Item, TurnEntry, route_key
 from laneway.kernel.protocol import Stop
 from laneway.kernel.registry import lane_part, shortened
-from laneway.mail import (
-    Message,
-    TurnState,
-)
+from laneway.mail import ApprovalState, Message, TurnState
 from laneway.records import JobState
-from laneway.rows import Owner, StateRow
+from laneway.rows import Lookup, Owner, StateRow
 from laneway.runtime import claims
 from laneway.runtime.arrivals import fail
 from laneway.runtime.envelope import storable
@@ -111,6 +110,8 @@ class MailEngine(Errands):
         self._unattended: dict[Owner, RequestTurn] = {}  # turns that wait for somebody who can run them
         self.attends: Callable[[Owner], bool] = lambda owner: True
         """Whether there is somebody who can run the turns of a session; if not, they wait for `attend`."""
+        self.turn_lane: Callable[[Owner], str] = lambda owner: ""
+        """The lane that the turns of a session run in, whatever their messages say; empty: what they say."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
 
     # ---- opening and closing ----
@@ -315,6 +316,8 @@ class MailEngine(Errands):
                         child.cancel(reason)
                 case AnswerApproval(_, approval):
                     self._answer(approval)
+                case RemindOfApproval(_, approval, news, remaining_ms):
+                    self._remind(approval, news, remaining_ms)
                 case Touch() | Add() | Forget() | RequestTurn() | WithdrawRequest():
                     raise AssertionError(effect)
                 case _:
@@ -326,7 +329,7 @@ class MailEngine(Errands):
         if not self.attends(owner):
             self._unattended[owner] = request
             return
-        names = (self._session_lane(owner), request.lane)
+        names = (self._session_lane(owner), self.turn_lane(owner) or request.lane)
         label = f"turn of {owner.session}"
         submit = functools.partial(
             self.lanes.submit, names, self._run_turn, owner, priority=request.level, label=label, tenant=owner.tenant
@@ -393,7 +396,8 @@ class MailEngine(Errands):
         job = self.lanes.engine.kernel.jobs[node[1]]
         if self._jobs.get(owner) is job:
             del self._jobs[owner]
-        entry = self.kernel.begin(owner, self.ids.new_id("turn"), now=self.now(), wall=self.wall())
+        lane = self.turn_lane(owner)
+        entry = self.kernel.begin(owner, self.ids.new_id("turn"), lane=lane, now=self.now(), wall=self.wall())
         self.carry_out()
         if entry is None:
             return
@@ -570,9 +574,14 @@ class MailEngine(Errands):
                 item.set_body()
                 self.journal.touch(item.owner, item)
 
-    async def request_followup(self, turn: Turn, text: str) -> str:
-        """A further turn after this one."""
+    async def request_followup(self, turn: Turn, text: str, *, key: str | None = None) -> str:
+        """A further turn after this one; a second request with the same `key` is the first one."""
         entry = turn._entry
+        if key is not None:
+            lookup = Lookup(entry.owner, route_key(entry.route), key, 0)
+            known = (await self.store.find([lookup]))[0]
+            if known is not None:
+                return known.id
         if entry.depth >= FOLLOWUPS_MAX:
             raise UsageError(
                 f"this is follow-up number {entry.depth} already",
@@ -581,7 +590,7 @@ class MailEngine(Errands):
         if not isinstance(text, str) or not text.strip():
             raise InvalidMessageError(f"a follow-up is text that is not empty, not {text!r}")
         note = texts.followup_note(storable(text, "a follow-up"), entry.depth + 1)
-        message = self._system_message(entry.owner, note, entry.route, entry.sender)
+        message = replace(self._system_message(entry.owner, note, entry.route, entry.sender), message_id=key)
         item = Item(entry.owner, message, seq=self.store.next_seq(), lane=entry.lane)
         item.depth = entry.depth + 1
         item.set_body()
@@ -646,6 +655,7 @@ class MailEngine(Errands):
         attached = self.kernel.load(loaded, running=running, unbegun=unbegun, now=now, wall=wall)
         box.not_before = 0
         if old is not None:
+            self.kernel.carry_over(old, box)
             box.failures, box.not_before, box.setup_error = old.failures, old.not_before, old.setup_error
         for entry in attached:
             self._attach(mine.pop(entry.id), entry)
@@ -689,7 +699,8 @@ class MailEngine(Errands):
                 self._settle(await self.final_of(message_id))
         for approval_id in list(self._approvals):
             row = await self.store.history.state("approval", approval_id)
-            if row is not None and not row.live and row.session == owner.session:
+            mine = row is not None and Owner(row.tenant, row.workspace, row.session) == owner
+            if mine and row is not None and row.state != ApprovalState.PENDING:
                 self._answer(decode_approval(row, json.loads(row.body)))
         await self._retell_children(owner)
 

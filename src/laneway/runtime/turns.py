@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from laneway.errors import FencedError, InterruptSignalError, InvalidMessageError, UsageError
+from laneway.errors import FencedError, InterruptSignalError, InvalidMessageError, UsageError, describe, text_of
 from laneway.kernel import texts
 from laneway.kernel.messages import TurnEntry
 from laneway.mail import Approval, Message, MessageKind, Mode, Route, Sender, TurnState
+from laneway.records import JobState
 from laneway.rows import Owner
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Turn:
         self.messages: tuple[Message, ...] = tuple(item.message for item in entry.items)
         self._begun = False
         self._answered: asyncio.Future[None] | None = None
+        self._waits = 0  # how many things it waits for: approvals, an answer
+        self._before = TurnState.THINKING  # what it did before it waited
         self._job: Job[Any] | None = None
 
     def __repr__(self) -> str:
@@ -209,6 +212,7 @@ class Child:
         self._note: Message | None = None  # what the session is told when its start could not be stored
         self._waiters = 0
         self._delivered = False
+        self._detached = False  # whoever opens the session next goes on with it: its end is not told here
         self._job: Job[Any] | None = None
 
     def __repr__(self) -> str:
@@ -226,6 +230,17 @@ class Child:
     def is_awaited(self) -> bool:
         """Whether somebody waits for it, or has got its result."""
         return self._waiters > 0 or self._delivered
+
+    def end_of(self, job: Job[Any]) -> tuple[str, str]:
+        """How it ended, and what it says."""
+        if job.state is JobState.CANCELLED:
+            return job.state.value, ""
+        value = job._value  # noqa: SLF001 - of its own job
+        error = getattr(value, "error", None)
+        if isinstance(error, BaseException):
+            value.seen = True
+            return job.state.value, describe(error)
+        return job.state.value, "" if value is None else text_of(value)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._wait().__await__()

@@ -23,6 +23,7 @@ from laneway.kernel.mailbox import (
     ChildEntry,
     Forget,
     Mailbox,
+    RemindOfApproval,
     RequestTurn,
     Settle,
     Tell,
@@ -215,7 +216,7 @@ class MailroomRun:
 
     def _perform(self, effect: Any) -> None:
         match effect:
-            case Touch() | Add() | Forget() | Tell() | AnswerApproval() | WakeTurn():
+            case Touch() | Add() | Forget() | Tell() | AnswerApproval() | RemindOfApproval() | WakeTurn():
                 pass
             case RequestTurn(owner, _, _):
                 if owner in self._requests:
