@@ -13,10 +13,10 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from laneway.dialogue import ResultStatus, ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ConfigError, UsageError
@@ -123,6 +123,7 @@ class Skills:
         self._held: tuple[Narrows, ...] = ()  # by whoever this session works for
         self._pinned: Skill | None = None  # by the host
         self._text: str | None = None
+        self._left: WeakSet[Run] = WeakSet()  # runs that have ended, and whose end was told
         # What the rounds before the newest one say, by machine: they change no more. A memory, not a state.
         self._seen: WeakKeyDictionary[TurnMachine, tuple[int, str]] = WeakKeyDictionary()
 
@@ -271,17 +272,17 @@ class Skills:
         head = f"[Skill: {wanted.name}]"  # whatever is cut: this line says which skill is followed
         return output if output.text.startswith(head) else replace(output, text=f"{head}\n{output.text}")
 
-    def leave(self, run: Run) -> Coroutine[Any, Any, None] | None:
-        """A run has ended, and with it the skill that it followed: how to tell that, if somebody wants to know.
+    def is_left(self, run: Run) -> bool:
+        """Whether nobody has to be told any more that a run which has ended follows no skill now."""
+        wanted = self._hooks is not None and self._hooks.wants("skill_unload")
+        return not wanted or run in self._left or self._chosen(run) is None
 
-        Told beside the run: whoever ends a run does not wait for hooks.
-        """
-        if self._hooks is None or not self._hooks.wants("skill_unload"):
-            return None
-        left = self._chosen(run)
-        if left is None:
-            return None
-        return self._tell("skill_unload", left, replace(run.session.tool_context, run_id=run.id))
+    async def leave(self, run: Run) -> None:
+        """A run ends, and with it the skill that it follows; told once."""
+        left = None if self.is_left(run) else self._chosen(run)
+        if left is not None:
+            self._left.add(run)
+            await self._tell("skill_unload", left, replace(run.session.tool_context, run_id=run.id))
 
     async def _tell(self, event: str, skill: Skill, context: ToolContext) -> None:
         if self._hooks is None:
