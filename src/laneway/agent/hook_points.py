@@ -155,6 +155,7 @@ class RunHooks:
 
     async def responded(self, answer: Answer) -> None:
         """The run has its answer, and is about to end with it."""
+        await self._session.skills.leave(self._run)
         if self._hooks.wants("post_response"):
             await self._hooks.tell("post_response", self._end(response_text=answer.text))
         if self._hooks.wants("on_success"):
@@ -162,6 +163,7 @@ class RunHooks:
 
     async def failed(self, error: BaseException) -> None:
         """The run ends without an answer."""
+        await self._session.skills.leave(self._run)
         if self._hooks.wants("on_error"):
             kind = error.code if isinstance(error, LanewayError) else type(error).__name__
             await self._hooks.tell("on_error", self._end(error=text_of(error) or kind, error_kind=kind))
