@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from laneway.dialogue import Answer, ModelRequest, Prompt, Results, ResultStatus, ToolCall, ToolResult
-from laneway.kernel.rounds import RoundState
+from laneway.dialogue import Answer, ModelRequest, Prompt, Results, ResultStatus, ToolCall, ToolResult, Utterance
+from laneway.kernel.plans import MAKE_PLAN, UPDATE_PLAN, Course, Phase, StepStatus, asks_for_plan, replay
+from laneway.kernel.rounds import Round, RoundState
 from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limits, Step, TurnMachine
 from tests.agent_stage import check_conversation
 
@@ -236,3 +238,191 @@ def test_the_laws_notice_a_call_that_is_offered_twice() -> None:
     runs.flying = []  # as if it had been forgotten
     with pytest.raises(AssertionError, match="offered twice"):
         runs.act()
+
+
+# ---- with a plan ----
+
+STEP_IDS = st.sampled_from(["a", "b", "c", "d", "1", "2", 3, ""])
+SCRAPS: st.SearchStrategy[object] = st.sampled_from(
+    [None, True, 7, "", "x", [], {}, "[All steps are done]", "[Plan step 1 of 1] x"]
+)
+STEPS = st.one_of(
+    st.text("ab [", min_size=1, max_size=5),
+    st.fixed_dictionaries(
+        {"content": st.one_of(st.just("do it"), SCRAPS)},
+        optional={"id": st.one_of(STEP_IDS, SCRAPS), "depends_on": st.one_of(st.lists(STEP_IDS, max_size=2), SCRAPS)},
+    ),
+    SCRAPS,
+)
+GOOD_STEPS = st.integers(1, 5).flatmap(
+    lambda many: st.tuples(
+        *(
+            st.fixed_dictionaries(
+                {
+                    "id": st.just(str(at)),
+                    "content": st.just(f"do {at}"),
+                    "depends_on": st.lists(st.sampled_from([str(other) for other in range(at)]), max_size=2)
+                    if at
+                    else st.just([]),
+                }
+            )
+            for at in range(many)
+        )
+    ).flatmap(lambda steps: st.permutations(steps))
+)
+PLANS = st.one_of(
+    GOOD_STEPS.map(lambda steps: {"goal": "g", "steps": steps}),
+    st.fixed_dictionaries({"steps": st.lists(STEPS, max_size=8)}),
+    SCRAPS,
+)
+CHANGES = st.one_of(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "failed": st.sampled_from(["", "no", True]),
+            "skip": st.lists(STEP_IDS, max_size=2),
+            "steps": st.lists(STEPS, max_size=3),
+        },
+    ),
+    SCRAPS,
+)
+PLAN_CALLS = st.lists(
+    st.one_of(
+        PLANS.map(lambda value: (MAKE_PLAN, json.dumps(value))),
+        CHANGES.map(lambda value: (UPDATE_PLAN, json.dumps(value))),
+        st.tuples(st.sampled_from([MAKE_PLAN, UPDATE_PLAN, "w1", "r1"]), st.sampled_from(["{}", "{", "", "[]"])),
+    ),
+    max_size=3,
+)
+TEXTS = st.one_of(st.sampled_from(["", "text", "[1", '{"steps": [']), PLANS.map(json.dumps))
+MOST = 6
+
+
+@st.composite
+def plan_answers(draw: st.DrawFn) -> Answer:
+    """An answer of a model that plans well, badly, or not at all."""
+    calls = draw(PLAN_CALLS)
+    made = tuple(ToolCall(id=str(at), name=name, arguments=value) for at, (name, value) in enumerate(calls))
+    return Answer(text=draw(TEXTS), calls=made)
+
+
+class PlannedRun:
+    """A run with a plan that dies as often as it is told to, and goes on by what it has written down."""
+
+    def __init__(self, rounds_max: int) -> None:
+        self.rounds_max = rounds_max
+        self.lives = 1
+        self.written: list[Round] = []
+        self.machine = self._new(first=1)
+        self.machine.say([Prompt(text="go")], ["m0"])
+        self.machine.begin_plan(Course(MOST))
+
+    def _new(self, *, first: int, course: Course | None = None, tool_rounds: int | None = None) -> TurnMachine:
+        return TurnMachine(
+            f"run-{self.lives}",
+            limits=Limits(max_tool_rounds=self.rounds_max, max_calls_per_answer=CALLS_MAX),
+            may_run_beside=may_run_beside,
+            first=first,
+            course=course,
+            tool_rounds=tool_rounds,
+        )
+
+    @property
+    def course(self) -> Course:
+        """How far it is."""
+        assert self.machine.course is not None
+        return self.machine.course
+
+    def play(self, answers: list[Answer], crashes: set[int]) -> Step:
+        """Run it with these answers, and then with empty ones; how it ended."""
+        left = list(answers)
+        for _ in range(300):
+            self.check_plan()
+            step = self.machine.next()
+            match step:
+                case AskModel(_, purpose):
+                    assert (purpose == "plan") is (self.course.phase is Phase.PLANNING)
+                    check_conversation(ModelRequest(conversation=self.heard()))
+                    self.machine.answered(left.pop(0) if left else Answer(text="done"))
+                case Act(calls):
+                    assert all(call.name in ("w1", "r1") or self.course.phase is not Phase.PLANNING for call in calls)
+                    for call in calls:
+                        self.machine.result(ToolResult(call_id=call.id, name=call.name, output=""))
+                case Close(one):
+                    assert one.is_whole
+                    self.machine.close(one)
+                    self.written.append(one)
+                    if len(self.written) in crashes:
+                        self.crash()
+                case Finish() | Fail():
+                    return step
+        raise AssertionError("it never ends")
+
+    def heard(self) -> tuple[Utterance, ...]:
+        """What the model hears: what was written down, and what is new."""
+        own = {id(one) for one in self.machine.rounds}
+        before = [each for one in self.written if id(one) not in own for each in one.utterances()]
+        return (*before, *self.machine.said())
+
+    def crash(self) -> None:
+        """The process dies after a round; another one goes on where this was."""
+        phase, plan, said = self.course.phase, self.course.plan, self.heard()
+        found = replay(self.written)
+        assert found is not None
+        course, due = found
+        assert (course.phase, course.plan) == (phase, plan)
+        self.lives += 1
+        done = sum(1 for one in self.written if one.answer.calls and not asks_for_plan(one))
+        self.machine = self._new(first=len(self.written) + 1, course=course, tool_rounds=done)
+        self.machine.add(due)
+        assert self.heard() == said, "it goes on with another conversation"
+
+    def check_plan(self) -> None:
+        """A step is done when everything it depends on has ended, one at a time, and never after a failure of that."""
+        plan = self.course.plan
+        if plan is None:
+            return
+        assert len(plan.steps) <= MOST
+        ended = {step.id: step.status for step in plan.steps}
+        for step in plan.steps:
+            if step.status in (StepStatus.IN_PROGRESS, StepStatus.COMPLETED):
+                before = [ended[name] for name in step.depends_on]
+                assert all(state in (StepStatus.COMPLETED, StepStatus.SKIPPED) for state in before), plan
+        going = [step for step in plan.steps if step.status is StepStatus.IN_PROGRESS]
+        assert len(going) == (self.course.phase is Phase.STEPPING)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(
+    first=st.one_of(PLANS, GOOD_STEPS),
+    answers=st.lists(plan_answers(), max_size=12),
+    crashes=st.sets(st.integers(1, 15), max_size=8),
+    rounds_max=st.integers(1, 10),
+)
+def test_a_run_with_any_plan_ends_and_dies_without_losing_its_place(
+    first: object, answers: list[Answer], crashes: set[int], rounds_max: int
+) -> None:
+    made = Answer(calls=(ToolCall(id="p", name=MAKE_PLAN, arguments=json.dumps(first)),))
+    run = PlannedRun(rounds_max)
+    end = run.play([made, *answers], crashes)
+    steady = PlannedRun(rounds_max)
+    assert type(steady.play([made, *answers], set())) is type(end)
+    assert (run.course.phase, run.course.plan) == (steady.course.phase, steady.course.plan)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(steps=GOOD_STEPS, crash=st.integers(1, 7))
+def test_a_good_plan_is_done_whole_in_the_order_of_its_dependencies(steps: list[dict[str, object]], crash: int) -> None:
+    made = Answer(calls=(ToolCall(id="p", name=MAKE_PLAN, arguments=json.dumps({"steps": steps})),))
+    run = PlannedRun(rounds_max=10)
+    end = run.play([made], {crash})
+    assert isinstance(end, Finish)
+    run.course.heard(end.round)
+    plan = run.course.plan
+    assert plan is not None
+    assert {step.status for step in plan.steps} == {StepStatus.COMPLETED}
+    order = [step.id for step in plan.steps]
+    assert sorted(order) == sorted(str(step["id"]) for step in steps)
+    assert all(order.index(name) < order.index(step.id) for step in plan.steps for name in step.depends_on)

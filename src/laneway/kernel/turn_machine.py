@@ -6,6 +6,8 @@
                  └─ a message was steered in: calls that have not started are skipped
 ```
 
+With a plan, an answer without calls ends a step; only the last one ends the run (`laneway.kernel.plans`).
+
 It holds the rounds of one run and decides; `laneway.agent.loop` does what it decides and tells it what came of it.
 Every call of an answer gets exactly one result, and results go back in the order of the calls, whatever happens.
 """
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from laneway.dialogue import Answer, Prompt, ResultStatus, ToolCall, ToolResult, Utterance
+from laneway.kernel.plans import Course, Phase, asks_for_plan
 from laneway.kernel.rounds import Round, RoundState
 from laneway.kernel.texts import SKIPPED
 
@@ -32,9 +35,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class AskModel:
-    """Ask the model; `number` is the round this begins."""
+    """Ask the model for an answer or (`purpose`) a plan; `number` is the round this begins."""
 
     number: int
+    purpose: str = "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,12 @@ class TurnMachine:
         conversation: int = 1,
         resumed_from: str = "",
         first: int = 1,
+        course: Course | None = None,
+        tool_rounds: int | None = None,
     ) -> None:
         self.run_id = run_id
         self.limits = limits
+        self.course = course  # with a plan
         self.rounds: list[Round] = []
         self._may_run_beside = may_run_beside
         self._conversation = conversation
@@ -92,6 +99,7 @@ class TurnMachine:
         self._begun: frozenset[str] = frozenset()
         self._left_out = 0  # rounds up to this place are told by a summary
         self._first = first  # the number of its first round: a run that goes on for another one goes on counting
+        self._tool_rounds = first - 1 if tool_rounds is None else tool_rounds  # of the runs that it goes on for
 
     # ---- what happens ----
 
@@ -104,8 +112,14 @@ class TurnMachine:
             self.result(ToolResult(call_id=call.id, name=call.name, output=SKIPPED, status=ResultStatus.SKIPPED))
         return skipped
 
+    def begin_plan(self, course: Course) -> None:
+        """The model is asked for a plan before anything else."""
+        assert not self.rounds, "only at the beginning"
+        self.course = course
+        self._said.append(course.ask)
+
     def answered(self, answer: Answer, *, at_ms: int = 0) -> Round:
-        """The model has answered: a round begins. Calls beyond the limit get their refusal at once."""
+        """The model has answered: a round begins. Calls beyond the limit, or about the plan, get a result at once."""
         assert self.round is None or self.round.is_whole, "a round is open"
         one = Round(
             run_id=self.run_id,
@@ -119,12 +133,14 @@ class TurnMachine:
         )
         self._said, self._messages = [], []
         self.rounds.append(one)
-        if not answer.calls:
+        if not answer.calls and (self.course is None or self.course.ends_run()):
             one.state = RoundState.FINAL
         for call in one.answer.calls[self.limits.max_calls_per_answer :]:
             most = self.limits.max_calls_per_answer
             text = f"[Not run: {len(answer.calls):,} calls in one answer, at most {most} are run]"
             self.result(ToolResult(call_id=call.id, name=call.name, output=text, status=ResultStatus.ERROR))
+        for result in () if self.course is None else self.course.results(one.answer.calls):
+            self.result(result)
         return one
 
     def result(self, result: ToolResult) -> None:
@@ -172,8 +188,11 @@ class TurnMachine:
             last.state = RoundState.ACTING
             last._told = None  # noqa: SLF001 - it has changed after all
         changed = [one for one in self.rounds if one.state is RoundState.ACTING]
+        if last is not None and last.state is RoundState.ACTING and not last.answer.calls and last.answer.text:
+            self.close(last)  # it has ended a step of the plan
         for one in changed:
-            one.state = RoundState.DONE if self._said else RoundState.CUT
+            if one.state is RoundState.ACTING:
+                one.state = RoundState.DONE if self._said else RoundState.CUT
         if self._said:
             last = self.answered(Answer(), at_ms=at_ms)
             last.state = RoundState.CUT
@@ -214,17 +233,20 @@ class TurnMachine:
             return Act(self._batch())
         if one is not None and one.state is RoundState.ACTING:
             return Close(one)
-        done = self._first - 1 + sum(1 for each in self.rounds if each.answer.calls)
+        done = self._tool_rounds + sum(1 for each in self.rounds if each.answer.calls and not asks_for_plan(each))
         if done >= self.limits.max_tool_rounds:
             return Fail(
                 f"{done} rounds of tools without an answer, and max_tool_rounds is {self.limits.max_tool_rounds}"
             )
-        return AskModel(self._first + len(self.rounds))
+        plans = self.course is not None and self.course.phase is Phase.PLANNING
+        return AskModel(self._first + len(self.rounds), "plan" if plans else "answer")
 
     def close(self, one: Round) -> None:
-        """The round is whole: it changes no more."""
+        """The round is whole: it changes no more. With a plan, the model may be told of its next step."""
         assert one.is_whole, "a call has no result"
         one.state = RoundState.DONE
+        if self.course is not None:
+            self._said += self.course.heard(one)
 
     def _batch(self) -> tuple[ToolCall, ...]:
         """The next calls to make: neighbours that may run beside each other, or one alone, as a barrier."""

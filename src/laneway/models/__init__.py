@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from laneway.models.providers import model_from, open_model
-from laneway.models.scripted import ScriptedModel, call, cut, fail, say, think
+from laneway.models.scripted import ScriptedModel, call, cut, fail, plan, say, think
 from laneway.models.settings import ModelOptions, Prices, ProviderSettings
 from laneway.models.switch import forbid_real_models, real_models
 
@@ -18,6 +18,7 @@ __all__ = (
     "forbid_real_models",
     "model_from",
     "open_model",
+    "plan",
     "real_models",
     "say",
     "think",

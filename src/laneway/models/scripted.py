@@ -5,6 +5,9 @@ its end. A failed or cut answer uses up its entry too: whoever asks again gets t
 
 Without a script it keeps nothing between two calls. What it says follows from the conversation alone, so many sessions
 can share one object, and a run that goes on in another process gets the same answers.
+
+Asked for a plan, it plays the next entry of its script like any other; `plan("read", "write")` is such an answer.
+Without a script its plan has a step for each part of the prompt between two lines that say `then`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn, assert_never
 
@@ -27,9 +30,11 @@ from laneway.dialogue import (
     TextChunk,
     ToolCall,
     Usage,
+    Utterance,
     compact_json,
 )
 from laneway.errors import ConfigError, ModelUnavailableError
+from laneway.kernel.plans import DONE, MAKE_PLAN, NO_PLAN, ROLE
 from laneway.records import check_whole
 
 __all__ = (
@@ -45,6 +50,7 @@ __all__ = (
     "call",
     "cut",
     "fail",
+    "plan",
     "say",
     "think",
 )
@@ -129,6 +135,13 @@ def call(tool: str, raw: str | None = None, /, **arguments: Any) -> Call:
         return Call(tool, compact_json(arguments))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"arguments of {tool!r} are not JSON: {error}", setting="arguments") from error
+
+
+def plan(*steps: str | Mapping[str, Any], goal: str = "") -> Call:
+    """The model makes a plan: a text for each step, or `{"content", "id", "depends_on"}`."""
+    return call(
+        MAKE_PLAN, goal=goal, steps=[{"content": step} if isinstance(step, str) else dict(step) for step in steps]
+    )
 
 
 def fail(error: Exception | type[Exception]) -> Fail:
@@ -349,6 +362,7 @@ class _Section:
         return [*said, *self.calls]
 
 
+THEN: Final = re.compile(r"(?m)^[ \t]*then[ \t]*$")
 NUMBER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
@@ -391,17 +405,40 @@ def _sections(text: str) -> Iterator[_Section]:
     yield section
 
 
+def _plan(request: ModelRequest) -> list[Piece]:
+    """A plan with a step for each section of what the user wants; none if there is only one."""
+    prompts = [said.text for said in request.conversation if isinstance(said, Prompt) and said.role == "user"]
+    parts = [part.strip() for part in THEN.split(prompts[-1] if prompts else "")]
+    steps = [part for part in parts if part]
+    return [plan(*steps)] if len(steps) > 1 else [say("One answer is enough.")]
+
+
+def _heard(said: Sequence[Utterance]) -> tuple[int, str] | None:
+    """The newest thing that the model is to do, and its place: a step of a plan, or what the user wants."""
+    prompts = [(at, each) for at, each in enumerate(said) if isinstance(each, Prompt) and each.role in ("user", ROLE)]
+    if not prompts:
+        return None
+    at, newest = prompts[-1]
+    if newest.role == "user":
+        return at, newest.text
+    if newest.text == NO_PLAN:
+        return at, next((each.text for _, each in reversed(prompts) if each.role == "user"), "")
+    mark, _, text = newest.text.partition("] ")
+    return at, text.partition(".")[0] if f"{mark}]" == DONE else text
+
+
 def _reaction(request: ModelRequest) -> list[Piece]:
     """What the model says to the newest prompt, as far as the conversation has come since."""
+    if request.purpose == "plan":
+        return _plan(request)
     said = request.conversation
-    newest = max((at for at, each in enumerate(said) if isinstance(each, Prompt) and each.role == "user"), default=None)
-    if newest is None:
+    heard = _heard(said)
+    if heard is None:
         return [say(ECHO.strip())]
-    prompt = said[newest]
-    assert isinstance(prompt, Prompt)
-    sections = list(_sections(prompt.text))
+    newest, text = heard
+    sections = list(_sections(text))
     if not any(section.calls for section in sections):
-        return [say(f"{ECHO}{prompt.text}")]
+        return [say(f"{ECHO}{text}")]
     answered = sum(isinstance(each, Answer) for each in said[newest:])
     if answered < len(sections) and (pieces := sections[answered].pieces()):
         return pieces
