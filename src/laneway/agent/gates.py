@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from laneway.dialogue import ResultStatus, ToolResult, compact_json
 from laneway.errors import LanewayError, describe, text_of
+from laneway.kernel.hooks import HookAction
 from laneway.kernel.permissions import Verdict, decide
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from laneway.ports import Tool
 
 __all__ = ("Asked", "Gates", "Refusal")
-
-RETRIES_MAX = 10
 
 
 @dataclass(slots=True)
@@ -90,16 +89,12 @@ class Gates:
 
     async def _ask_hooks(self, asked: Asked) -> Refusal | None:
         session = self._session
-        for _ in range(RETRIES_MAX):
-            verdict = await session.hooks.ask("pre_tool_use", self._payload(asked))
-            if verdict.action == "block":
-                return Refusal(gate="hook", reason=verdict.reason)
-            if verdict.action == "skip":
-                return Refusal(gate="hook", reason=verdict.reason, status=ResultStatus.SKIPPED)
-            if verdict.action != "retry":
-                return self._change(asked, verdict.arguments)
-            await session.host.wait(verdict.delay_ms)
-        return Refusal(gate="hook", reason=f"a hook has put it off {RETRIES_MAX} times")
+        verdict = await session.hooks.decide("pre_tool_use", self._payload(asked), wait=session.host.wait)
+        if verdict.action is HookAction.SKIP:
+            return Refusal(gate="hook", reason=verdict.reason, status=ResultStatus.SKIPPED)
+        if verdict.action is not HookAction.CONTINUE:
+            return Refusal(gate="hook", reason=verdict.reason)
+        return self._change(asked, verdict.arguments)
 
     def _payload(self, asked: Asked) -> dict[str, Any]:
         session = self._session
@@ -111,6 +106,7 @@ class Gates:
             "args": copy.deepcopy(asked.arguments),  # a hook that keeps them must not reach what will be done
             "lane": asked.lane,
             "effect": asked.tool.spec.effect.value,
+            "skill": session.skills.name_of(asked.run),
             "working_directory": session.workspace,
             "recent_tools": asked.run.recent_tools() if asked.run is not None else [],
             "by": "host" if asked.run is None else "model",

@@ -81,13 +81,15 @@ class Handling(ABC):
     async def complete_external_task(
         self,
         task_id: str,
-        outcome: ExternalTaskResult | Mapping[str, Any] | bool | None = None,  # noqa: FBT001 - one of two call forms
+        outcome: ExternalTaskResult | Mapping[str, Any] | str | bool | None = None,  # noqa: FBT001 - one of two call forms
         result: Any = None,
         error: str | None = None,
         *,
         success: bool | None = None,
     ) -> bool:
         """Say what became of an external task: one `{"success", "result", "error"}`, or these one by one.
+
+        Text alone is the result of something that worked.
 
         True: it counts (also when it is said a second time). False: nobody waits for it.
         """

@@ -24,6 +24,7 @@ from laneway.system import HostEnv
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
     from laneway.ports import Model, Store
+    from laneway.rows import Owner
     from laneway.runtime.turns import Turn
 
 __all__ = ("Host", "account_of", "host_of")
@@ -31,6 +32,7 @@ __all__ = ("Host", "account_of", "host_of")
 WIDE = 1_000_000
 THREADS_MAX = 2_000
 MODEL_LANES = "model:"
+SUBAGENT_LANE = "subagent"
 GRACE_MS = 15_000
 
 _hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Host]] = WeakKeyDictionary()
@@ -80,6 +82,7 @@ class Host:
         engine = self.inbox.engine
         self.desk = TaskDesk(engine)
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
+        engine.turn_lane = self._turn_lane
         engine.on_settled = self._settled
         engine.followed = self.followed
 
@@ -137,6 +140,7 @@ class Host:
             if self._opening is not None:
                 await asyncio.gather(self._opening, return_exceptions=True)
             if self.is_open:
+                self.desk.close()
                 await self.inbox.close()
                 await self.lanes.close()
         finally:
@@ -146,6 +150,11 @@ class Host:
     def is_closing(self) -> bool:
         """Whether its last session has left."""
         return self.closing is not None
+
+    def _turn_lane(self, owner: Owner) -> str:
+        """Turns of sub-agents run in a lane of their own."""
+        session = self.sessions.get((owner.tenant, owner.session))
+        return SUBAGENT_LANE if session is not None and session.depth else ""
 
     # ---- messages ----
 

@@ -47,6 +47,7 @@ from laneway.kernel.ledger import (
 from laneway.kernel.task_board import TaskEnd
 from laneway.options import LaneHandlerConfig
 from laneway.records import DURATION_MAX_MS, Effect
+from laneway.runtime.errands import WAIT_LANE
 
 if TYPE_CHECKING:
     from laneway.agent.loop import Run
@@ -87,6 +88,7 @@ class _Call:
         "is_intended",
         "job",
         "left_out",
+        "took_ms",
     )
 
     def __init__(self, call: ToolCall, asked: Asked, handler: LaneHandlerConfig) -> None:
@@ -97,6 +99,7 @@ class _Call:
         self.job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None = None
         self.ended: asyncio.Future[None] | None = None
         self.began_ms = -1  # monotonic; negative until it has really started
+        self.took_ms = 0
         self.cut = ""  # why it was told to end
         self.handler = handler
         self.end: TaskEnd | None = None  # of its task, if somebody else made it
@@ -157,6 +160,7 @@ class CallMaker:
                 if not asked.approval_reason:
                     self._launch(call, asked, launched)
             await self._confirm([each for each in admitted if each[1].approval_reason], launched)
+            await self._wait_lending(launched)
             await self._ended(launched)
         except (asyncio.CancelledError, InterruptSignalError, FencedError):
             await self._wind_down(launched)
@@ -243,8 +247,7 @@ class CallMaker:
         for each in launched:
             result = one.results.get(each.call.id)
             if result is not None:
-                took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
-                await self._session.gates.tell_end(each.asked, result, took)
+                await self._session.gates.tell_end(each.asked, result, each.took_ms)
 
     def _submit(
         self, each: _Call, execute: Callable[[int], Awaitable[ToolOutput]]
@@ -309,6 +312,10 @@ class CallMaker:
             output = await heard_run(each.asked.tool, each.arguments, self._context(each, attempt))
             success, error = not output.is_error, output.text[:200]
             return output
+        except asyncio.CancelledError:
+            # What waits for sub-agents has done nothing itself: it waits again when the session is opened again.
+            each.left_out = self._run.goes_on_later and getattr(each.asked.tool, "waits", False)
+            raise
         except Exception as problem:
             error = describe(problem)
             raise
@@ -329,6 +336,11 @@ class CallMaker:
         keys = [key_of(origin, one.number, call.id) for call in one.answer.calls if call.id not in one.results]
         self._out = {key for key in keys if await self._session.externals.find(task_id_of(key)) is not None}
         return self._out
+
+    async def take_back(self, one: Round, origin: str) -> None:
+        """Nobody goes on with a round that was cut off: what is out of it is withdrawn."""
+        for key in await self.keys_out(one, origin):
+            self._session.externals.withdraw(task_id_of(key), "its run does not go on")
 
     async def _send_out(self, each: _Call) -> ToolOutput:
         """Have somebody else make it, and wait for what comes of it."""
@@ -421,6 +433,15 @@ class CallMaker:
 
     # ---- ends ----
 
+    async def _wait_lending(self, launched: list[_Call]) -> None:
+        """While nothing is left but calls that wait for sub-agents, the turn lends its slots."""
+        waits = [each for each in launched if getattr(each.asked.tool, "waits", False)]
+        if waits:
+            await self._ended([each for each in launched if each not in waits])
+            ends = [each.ended for each in waits if each.ended is not None and not each.ended.done()]
+            if ends:
+                await self._session.host.inbox.lanes.run(WAIT_LANE, asyncio.wait, ends, label="sub-agents")
+
     async def _ended(self, launched: list[_Call]) -> None:
         """Wait until all have ended; on done callbacks, so that the turn lends nothing meanwhile."""
         for each in launched:
@@ -437,7 +458,7 @@ class CallMaker:
         result = self._result_of(each)
         if each.entry is not None or result.status is not ResultStatus.CANCELLED or not self._run.goes_on_later:
             self._run.machine.result(result)  # else it had no effect, and is made when the session is opened again
-        took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
+        each.took_ms = took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
         if each.entry is None:
             self.tell_end(result, took)
             return
