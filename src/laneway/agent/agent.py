@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from laneway.agent.session import AsyncSession
 from laneway.agent.settings import settled
+from laneway.agent.tool_sources import ToolSources, check_servers
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ClosedError, ConfigError, UsageError
 from laneway.kernel.permissions import check_policy
@@ -27,6 +28,7 @@ from laneway.system import HostEnv
 if TYPE_CHECKING:
     from laneway.dialogue import Intent
     from laneway.ports import Model, Store, Tool
+    from laneway.tools.mcp_tools import McpStatus
 
 __all__ = ("AsyncAgent",)
 
@@ -71,6 +73,7 @@ class AsyncAgent:
             session_store=session_store,
             **options,
         )
+        self.sources = ToolSources()
         self._sessions: list[AsyncSession] = []
         self._models: dict[str, Model] = {}  # by their names
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -102,6 +105,7 @@ class AsyncAgent:
         found, settings = settled(self.options, over)
         if settings.permission_policy is not None:
             check_policy(settings.permission_policy)
+        check_servers(settings.mcp_servers)
         if not isinstance(workspace, str | os.PathLike):
             raise ConfigError(f"workspace must be a path, not {workspace!r}", setting="workspace", value=workspace)
         if found.session_id is not None:
@@ -195,6 +199,16 @@ class AsyncAgent:
                 raise ConfigError(f"there is no built-in tool {name!r}", setting="tools", value=name, hint=hint)
         return [everything[name] for name in dict.fromkeys(wanted)]
 
+    # ---- MCP servers ----
+
+    def mcp_status(self) -> dict[str, McpStatus]:
+        """How each MCP server is that a session has wanted: whether it runs, its tools, and why it does not run."""
+        return self.sources.status()
+
+    async def refresh_mcp_tools(self) -> dict[str, McpStatus]:
+        """Ask every MCP server again for its tools, and start those that do not run. Runs that begin now have them."""
+        return await self.sources.refresh()
+
     # ---- closing ----
 
     def scratch(self) -> str:
@@ -214,7 +228,7 @@ class AsyncAgent:
             self._sessions.remove(session)
 
     async def close(self) -> None:
-        """Close every session."""
+        """Close every session, and end the MCP servers."""
         self._closed = True
         problems: list[Exception] = []
         for session in list(self._sessions):
@@ -224,6 +238,7 @@ class AsyncAgent:
                 problems.append(error)
         for task in list(self._tasks):
             task.cancel()
+        await self.sources.close()
         for model in self._models.values():
             await close_model(model)
         self._models.clear()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from laneway.options import PermissionPolicy, SessionOptions, SessionQueueConfig
     from laneway.ports import Model
     from laneway.system import HostEnv
+    from laneway.tools.mcp_tools import McpStatus
 
 __all__ = ("Agent",)
 
@@ -110,6 +111,16 @@ class Agent(Twin[AsyncAgent]):
     def sessions(self) -> list[Session]:
         """The open sessions of this agent."""
         return [Session(self._portal, twin) for twin in self._portal.call("Agent.sessions()", self._twin.sessions)]
+
+    # ---- MCP servers ----
+
+    def mcp_status(self) -> dict[str, McpStatus]:
+        """How each MCP server is that a session has wanted: whether it runs, its tools, and why it does not run."""
+        return self._portal.call("Agent.mcp_status()", self._twin.mcp_status)
+
+    def refresh_mcp_tools(self) -> dict[str, McpStatus]:
+        """Ask every MCP server again for its tools, and start those that do not run. Runs that begin now have them."""
+        return self._portal.wait("Agent.refresh_mcp_tools()", self._twin.refresh_mcp_tools)
 
     # ---- closing ----
 

@@ -1,0 +1,124 @@
+"""A server that speaks MCP over HTTP, at an address that the configuration names.
+
+The transport is that of the SDK; what goes through it is watched here. A body has a bound, a flood is read slowly, and
+what may be a secret (a password or a query in the address) is added to a request at the last moment, so that no log of
+the libraries in between ever shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+from urllib.parse import unquote
+
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+from laneway.errors import TransportUnavailableError
+from laneway.policies import McpServerConfig
+
+__all__ = ("BODY_MAX", "Address")
+
+BODY_MAX: Final = 8 * 1024 * 1024
+BURST: Final = 256 * 1024
+PAUSE_S: Final = 0.01
+LEAVE_S: Final = 2.0
+
+
+class Address:
+    """One connection to such a server."""
+
+    last_words = ""
+
+    def __init__(self, config: McpServerConfig) -> None:
+        assert config.url is not None
+        try:
+            url = httpx2.URL(config.url)
+            headers = httpx2.Headers(dict(config.headers))
+        except (httpx2.InvalidURL, TypeError, ValueError):  # what they say may hold a secret
+            raise TransportUnavailableError("its address or its headers cannot be used") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise TransportUnavailableError("its address is no http or https address")
+        if url.userinfo and "authorization" not in headers:
+            user, _, password = url.userinfo.decode().partition(":")
+            token = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+            headers["authorization"] = f"Basic {token}"
+        headers["accept-encoding"] = "identity"  # what is packed has no bound until it is unpacked
+        self._query = url.query
+        self._shown = url.copy_with(userinfo=b"", query=None, fragment=None)
+        self._headers = headers
+        self._connect_s = config.start_timeout_ms / 1000
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Any]:
+        """The streams that the SDK wants of a transport."""
+        timeout = httpx2.Timeout(connect=self._connect_s, read=None, write=30.0, pool=None)
+        transport = _Watched(self._headers, self._query)
+        async with (
+            httpx2.AsyncClient(timeout=timeout, transport=transport) as client,
+            self._streams(client) as streams,
+        ):
+            yield streams
+
+    def _streams(self, client: httpx2.AsyncClient) -> AbstractAsyncContextManager[Any]:
+        return streamable_http_client(str(self._shown), http_client=client, max_sse_event_size=BODY_MAX)
+
+    async def ended(self) -> str:
+        """An address has no exit code."""
+        return ""
+
+
+class _Watched(httpx2.AsyncBaseTransport):
+    """The transport of a client, with bounds. The headers and the query of the address are known here only."""
+
+    def __init__(self, headers: httpx2.Headers, query: bytes) -> None:
+        self._headers = headers
+        self._query = query
+        self._inner = httpx2.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        headers = request.headers.copy()
+        headers.update(self._headers)
+        extensions = dict(request.extensions)
+        if request.method == "DELETE":  # saying goodbye must not hold up anybody
+            extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), LEAVE_S)
+        url = request.url.copy_with(query=self._query) if self._query else request.url
+        sent = httpx2.Request(request.method, url, headers=headers, stream=request.stream, extensions=extensions)
+        response = await self._inner.handle_async_request(sent)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        kind = response.headers.get("content-type", "").lower()
+        is_endless = request.method == "GET" and kind.startswith("text/event-stream")
+        response.stream = _Bounded(response.stream, None if is_endless else BODY_MAX)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("the answer is packed, which was not asked for")
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of an answer: read slowly if there is much of it, and not beyond its bound."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, most: int | None) -> None:
+        self._stream = stream
+        self._most = most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = burst = 0
+        async for piece in self._stream:
+            size += len(piece)
+            burst += len(piece)
+            if self._most is not None and size > self._most:
+                raise httpx2.StreamError(f"its answer has more than {self._most:,} bytes")
+            if burst > BURST:
+                burst = 0
+                await asyncio.sleep(PAUSE_S)
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
