@@ -466,7 +466,7 @@ class CallMaker:
         assert one is not None
         entry = self._run.book.entries.get(each.entry.key, each.entry)
         change = OUTCOMES.get(result.status, Change.SUCCEED)
-        if each.end is not None and not each.end.had_started:
+        if each.end is not None and each.end.state in TASK_ENDS and not each.end.had_started:
             change = Change.FAIL  # nobody has had it: there is nothing unknown about it
         self._run.after_commit(functools.partial(self.tell_end, result, took))
         if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
