@@ -1,14 +1,13 @@
 """The first document that agents come with: its Python runs as it stands, and every block of its configuration holds.
 
 Snippets are played as they are written there, with the import name changed and a folder that exists; what has to do
-with external workers is left out. Configuration is loaded from HCL, and what it says is seen in what happens: in
-virtual time, where time is what it is about.
+with external workers is in `test_seed_external.py`. Configuration is loaded from HCL, and what it says is seen in what
+happens: in virtual time, where time is what it is about.
 """
 
 from __future__ import annotations
 
 import asyncio
-import textwrap
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -25,6 +24,7 @@ from laneway.options import PermissionPolicy
 from laneway.testing import fake_host
 from tests.inbox_stage import staged
 from tests.seed_config import SEED_000
+from tests.snippets import played
 from tests.stage import now_ms, passing
 
 PATIENCE_S: Final = 55.0
@@ -32,14 +32,6 @@ ANYTHING: Final = PermissionPolicy(default_decision="allow")
 SECOND: Final = 1_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
-
-
-def played(snippet: str, folder: Path, **free: Any) -> dict[str, Any]:
-    """Run a snippet with the free names it needs; the names it leaves."""
-    source = textwrap.dedent(snippet).replace("a3s_code", "laneway").replace('"/project"', repr(str(folder)))
-    names = dict(free)
-    exec(source, names)  # noqa: S102 - that the text runs is what is claimed
-    return names
 
 
 @tool(lane="query", effect="read")
