@@ -33,7 +33,8 @@ def hooks_of(session: AsyncSession) -> Hooks:
     found = {name: getattr(settings, name) for name in LABELS}
 
     def on_event(event: AgentEvent) -> None:
-        session.emit_event(event, event.run_id)
+        found = session.host.sessions.get((session.key[0], event.session_id))  # itself, or one of its sub-agents
+        (found or session).emit_event(event, event.run_id)
 
     return Hooks(
         settings.hooks,
