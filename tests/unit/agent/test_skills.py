@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from laneway.agent.session import AsyncSession
 from laneway.agent.skills import FILE, SKILL, Skill, Skills, listing
-from laneway.dialogue import ModelRequest
+from laneway.dialogue import Answer, ModelRequest, ResultStatus, ToolCall, ToolResult
 from laneway.errors import ConfigError, RunCancelledError, UsageError
+from laneway.kernel.turn_machine import Limits, TurnMachine
 from laneway.models import ScriptedModel, call, say
 from laneway.options import LaneHandlerConfig, PermissionPolicy, SessionQueueConfig
 from laneway.stores.memory import MemoryDisk, MemoryStore
@@ -202,8 +205,9 @@ def test_more_files_than_the_bound_are_left_out_with_one_problem(tmp_path: Path)
     def make(page: Any) -> Skill:
         return Skill(name=page.path.rpartition("/")[2])
 
-    for number in range(FILES_MAX + 3):
-        put(tmp_path, f"s{number:05}", "---\nname: x\n---\n")
+    first = put(tmp_path, "s", "---\nname: x\n---\n")
+    for number in range(FILES_MAX + 2):
+        os.link(first, tmp_path / f"s{number:05}.md")
     shelf: Shelf[Skill] = read_folders([str(tmp_path)], make, setting="skill_dirs", what="skill")
     assert len(shelf.entries) == FILES_MAX
     assert [each.reason for each in shelf.problems] == [
@@ -423,6 +427,16 @@ async def test_a_call_beside_the_skill_does_not_slip_through(tmp_path: Path, lan
     assert list(denials(model.requests[-1])) == ["beside"]
 
 
+async def test_a_skill_is_taken_up_here_whoever_runs_the_calls_of_its_lane(tmp_path: Path) -> None:
+    narrow(tmp_path, "look", "look")
+    config = SessionQueueConfig(lane_handlers={"execute": LaneHandlerConfig("external", ordered=False)})
+    model = ScriptedModel([[take("look"), one("act", "beside")], [say("done")]])
+    async with opened(model, Bench(), queue=config, skill_dirs=[tmp_path]) as session:
+        await session.send("x")
+        assert await session.pending_external_tasks() == []
+    assert statuses(model.requests[-1]) == [("take", "ok"), ("beside", "denied")]
+
+
 async def test_long_instructions_are_cut_and_the_skill_is_followed_all_the_same(tmp_path: Path) -> None:
     put(tmp_path, "long", f"---\nname: long\nallowed-tools: look\n---\n{'word ' * 2_000}")
     bench = Bench()
@@ -446,6 +460,31 @@ async def test_the_newest_of_many_rounds_counts(tmp_path: Path) -> None:
     async with opened(model, bench, skill_dirs=[tmp_path]) as session:
         await session.send("x")
     assert bench.began == [f"{'l' if number % 2 else 'a'}{number}" for number in range(10)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_remembered_of_older_rounds_changes_no_answer(tmp_path: Path, seed: int) -> None:
+    """Whoever asks now and then is told the same as somebody who reads all rounds for the first time."""
+    narrow(tmp_path, "look", "look")
+    narrow(tmp_path, "act", "act")
+    draw = random.Random(seed)
+    machine = TurnMachine("r", limits=Limits(max_tool_rounds=1_000), may_run_beside=lambda _: False)
+    run: Any = SimpleNamespace(id="r", origin="r", machine=machine)
+    skills = skills_in(tmp_path)
+    newest: str | None = None
+    outputs = {"look": "[Skill: look]\nDo it.", "act": "[Skill: act]", None: "[Skill ended]"}
+    for _ in range(30):
+        calls = tuple(ToolCall(id=f"c{n}", name=draw.choice(["Skill", "look"])) for n in range(draw.randint(1, 3)))
+        round_ = machine.answered(Answer(calls=calls))
+        for each in calls:
+            name, status = draw.choice(list(outputs)), draw.choice([ResultStatus.OK, ResultStatus.ERROR])
+            machine.result(ToolResult(call_id=each.id, name=each.name, output=outputs[name], status=status))
+            newest = name if each.name == SKILL and status is ResultStatus.OK else newest
+            if draw.random() < 0.5:
+                found, fresh = skills.active(run), skills_in(tmp_path).active(run)
+                assert found == fresh
+                assert (found.name if found else None) == newest
+        machine.close(round_)
 
 
 # ---- the host ----
@@ -569,6 +608,25 @@ async def test_a_resumed_run_is_held_to_the_same_skill(tmp_path: Path) -> None:
     bench, last = await resumed(disk, tmp_path, run_id, [one("act", "a"), one("look", "b")], [one("act", "c")])
     assert bench.began == ["b"]
     assert list(denials(last)) == ["a", "c"]
+
+
+async def test_a_round_that_is_taken_over_in_its_middle_is_held_to_its_skill(tmp_path: Path) -> None:
+    narrow(tmp_path, "look", "look")
+    disk = MemoryDisk()
+    bench = Bench("held")
+    calls = [take("look"), one("look", "held"), one("act", "refused"), take("none", "leave"), one("act", "allowed")]
+    async with agent_of(ScriptedModel([calls]), bench) as agent:
+        session = session_of(agent, session_id="s", session_store=MemoryStore(disk), skill_dirs=[tmp_path])
+        sending(session, "x")
+        await bench.begun("held").wait()
+        await session.close()
+    after = Bench()
+    model = ScriptedModel([[say("done")]])
+    async with agent_of(model, after) as agent:
+        session = session_of(agent, session_id="s", session_store=MemoryStore(disk), skill_dirs=[tmp_path])
+        await session.wait_idle()
+    assert after.began == ["held", "allowed"]
+    assert list(denials(model.requests[-1])) == ["refused"]
 
 
 async def test_a_skill_that_was_left_does_not_come_back(tmp_path: Path) -> None:
