@@ -81,7 +81,20 @@ class TaskDesk:
         self._timer_due = 0
         self._closed = False
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it belongs to."""
+        return self._engine.loop
+
     # ---- the side of the agent ----
+
+    async def post(self, order: TaskOrder) -> TaskEntry:
+        """Offer a task, and publish it when it is on disk."""
+        entry = self.offer(order)
+        if not entry.published:
+            await self._engine.journal.committed(entry.owner)
+            self.publish(entry.task_id)
+        return entry
 
     def offer(self, order: TaskOrder) -> TaskEntry:
         """A new task. Its row goes to the journal; nobody sees the task before `publish`.

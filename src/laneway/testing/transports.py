@@ -1,0 +1,530 @@
+"""What every transport has to do, as checks that anybody can run.
+
+A transport is finished when `check_transport` passes. It gets a function that sets a stage: an async context manager
+whose stage has a desk with tasks, can let time pass, and connects workers to the desk by the transport that is checked.
+`DeskStage` is one that needs only a desk and a way to connect. `TRANSPORT_CHECKS` are the single checks.
+
+```python
+@asynccontextmanager
+async def stage():
+    async with Inbox(handler) as inbox:
+        desk = TaskDesk(inbox.engine)
+        yield DeskStage(desk, lambda: MyTransport(...), lease_ms=300)
+        desk.close()
+
+await check_transport(stage)
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+from laneway.errors import LanewayError, LeaseLostError, TransportUnavailableError, UsageError
+from laneway.external import ExternalTaskResult, Lease
+from laneway.kernel.task_board import TaskOrder
+from laneway.ports import Transport
+from laneway.records import Effect
+from laneway.rows import Owner
+from laneway.runtime.task_desk import TaskDesk
+from laneway.transports.wire import serve
+
+__all__ = ("TRANSPORT_CHECKS", "DeskStage", "OpenStage", "TransportStage", "check_transport")
+
+OWNER: Final = Owner("default", "default", "conformance")
+LONG_MS: Final = 600_000
+DONE: Final = ExternalTaskResult(result={"output": "done"})
+PAYLOADS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"command": "ls -la", "timeout_ms": 5, "deep": [[], {}, None, True, 1.5, -(10**15)]},
+    {"text": 'quotes " \\ \n \x00 \u2028 \U0001f469 e\u0301 \u05e9', "": ""},
+    {"long": "ä" * 100_000},
+)
+RESULTS: Final[tuple[Any, ...]] = (
+    None,
+    "",
+    "text\n\x00\U0001f469",
+    0,
+    1.5,
+    True,
+    [1, [None]],
+    {"output": "x", "n": {}},
+)
+
+
+class TransportStage(Protocol):
+    """What the checks need."""
+
+    lease_ms: int
+    """How long leases are here: short where time is real, but far longer than an answer takes."""
+
+    def connect(self) -> Transport:
+        """A new connection of a worker, by the transport that is checked."""
+
+    async def put(self, task_id: str, effect: str = "read", **facts: Any) -> None:
+        """A task that can be claimed: `lane`, `command_type`, `payload` and so on as `TaskOrder` has them."""
+
+    def withdraw(self, task_id: str) -> None:
+        """Nobody wants a task any more."""
+
+    async def state(self, task_id: str) -> str:
+        """The state of a task, as the host sees it."""
+
+    async def result(self, task_id: str) -> ExternalTaskResult | None:
+        """The result of a task that has ended."""
+
+    async def passing(self, ms: int) -> None:
+        """Let time pass."""
+
+    async def raw(self, frame: str) -> str:
+        """What the host answers to a frame of anybody."""
+
+
+OpenStage = Callable[[], AbstractAsyncContextManager[TransportStage]]
+"""A new stage, without tasks."""
+
+
+class DeskStage:
+    """A stage over a desk in this process; `connect` makes a transport to it."""
+
+    def __init__(
+        self,
+        desk: TaskDesk,
+        connect: Callable[[], Transport],
+        *,
+        lease_ms: int = 1_000,
+        raw: Callable[[str], Awaitable[str]] | None = None,
+    ) -> None:
+        self.desk = desk
+        self.lease_ms = lease_ms
+        self.connect = connect
+        self._raw = raw
+
+    async def put(self, task_id: str, effect: str = "read", **facts: Any) -> None:
+        """A task that can be claimed."""
+        order: dict[str, Any] = {
+            "owner": OWNER,
+            "lane": "execute",
+            "command_type": "bash",
+            "payload": {},
+            "timeout_ms": LONG_MS,
+            "lease_ms": self.lease_ms,
+            "key": f"key-{task_id}",
+            **facts,
+        }
+        await self.desk.post(TaskOrder(task_id=task_id, effect=Effect(effect), **order))
+
+    def withdraw(self, task_id: str) -> None:
+        """Nobody wants a task any more."""
+        self.desk.withdraw(task_id, "the check says so")
+
+    async def state(self, task_id: str) -> str:
+        """The state of a task."""
+        self.desk.tasks()  # what has run out of time by now has ended
+        entry = await self.desk.find(task_id)
+        return entry.state.value if entry is not None else "nothing"
+
+    async def result(self, task_id: str) -> ExternalTaskResult | None:
+        """The result of a task that has ended."""
+        return (await self.desk.outcome(task_id)).result
+
+    async def passing(self, ms: int) -> None:
+        """Let time pass: of a real loop, or of a simulated one."""
+        await asyncio.sleep(ms / 1000)
+
+    async def raw(self, frame: str) -> str:
+        """What the host answers."""
+        return await (self._raw(frame) if self._raw is not None else serve(self.desk, frame))
+
+
+# ---- small steps ----
+
+
+async def _take(transport: Transport, worker: str = "w", **wanted: Any) -> Lease:
+    leases = await transport.claim(worker, **wanted)
+    assert len(leases) == 1, f"one task was expected, not {[lease.task.task_id for lease in leases]}"
+    return leases[0]
+
+
+async def _begin(stage: TransportStage, task_id: str, effect: str = "read", **facts: Any) -> tuple[Transport, Lease]:
+    await stage.put(task_id, effect, **facts)
+    transport = stage.connect()
+    lease = await _take(transport)
+    await transport.start(task_id, lease.token)
+    return transport, lease
+
+
+async def _refuses(kind: type[LanewayError], call: Awaitable[object]) -> None:
+    try:
+        answer = await call
+    except kind:
+        return
+    raise AssertionError(f"{kind.__name__} was expected, and the answer was {answer!r}")
+
+
+def _ids(leases: Sequence[Lease]) -> list[str]:
+    return [lease.task.task_id for lease in leases]
+
+
+# ---- the checks ----
+
+
+async def check_a_task_goes_its_way(stage: TransportStage) -> None:
+    """Claimed, started, completed: and the host sees each step."""
+    await stage.put("t", "write")
+    worker = stage.connect()
+    lease = await _take(worker, "the worker")
+    assert await stage.state("t") == "leased"
+    await worker.start("t", lease.token)
+    assert await stage.state("t") == "started"
+    assert await worker.complete("t", lease.token, DONE) is True
+    assert await stage.state("t") == "completed"
+    assert await stage.result("t") == DONE
+    assert await worker.claim("the worker") == []
+
+
+async def check_a_task_arrives_whole(stage: TransportStage) -> None:
+    """Every field of a task is what it was, whatever is in it."""
+    worker = stage.connect()
+    for number, payload in enumerate(PAYLOADS):
+        name = f"t{number}"
+        await stage.put(name, "idempotent", payload=payload, correlation_id="c" if number else None, workspace="/wörk")
+        lease = await _take(worker)
+        task = lease.task
+        assert task.payload == payload
+        assert (task.task_id, task.lane, task.command_type, task.attempt) == (name, "execute", "bash", 1)
+        assert (task.idempotency_key, task.workspace) == (f"key-{name}", "/wörk")
+        assert task.correlation_id == ("c" if number else None)
+        assert lease.effect is Effect.IDEMPOTENT
+        assert lease.lease_ms == stage.lease_ms
+        assert 0 < task.remaining_ms() <= task["remaining_ms"] <= task.timeout_ms == LONG_MS
+        assert not task.is_timed_out()
+
+
+async def check_a_result_arrives_whole(stage: TransportStage) -> None:
+    """Any JSON is a result, and a failure keeps what it says."""
+    worker = stage.connect()
+    said = [ExternalTaskResult(result=value) for value in RESULTS]
+    said += [ExternalTaskResult(success=False, result=value, error="no\n\U0001f469") for value in RESULTS]
+    for number, result in enumerate(said):
+        name = f"t{number}"
+        await stage.put(name)
+        lease = await _take(worker)
+        await worker.start(name, lease.token)
+        assert await worker.complete(name, lease.token, result) is True
+        assert await stage.result(name) == result
+        assert await stage.state(name) == ("completed" if result.success else "failed")
+
+
+async def check_a_start_after_the_end_of_the_lease_is_refused(stage: TransportStage) -> None:
+    """Whoever was silent for too long must not begin, whatever the effect."""
+    for effect in Effect:
+        await stage.put(effect.value, effect.value)
+        late, other = stage.connect(), stage.connect()
+        lease = await _take(late, "late")
+        await stage.passing(stage.lease_ms + 1)
+        assert await stage.state(effect.value) == "pending"
+        await _refuses(LeaseLostError, late.start(effect.value, lease.token))
+        second = await _take(other, "other")
+        assert second.task.task_id == effect.value
+        assert second.token != lease.token
+        await _refuses(LeaseLostError, late.start(effect.value, lease.token))
+        await _refuses(LeaseLostError, late.heartbeat(effect.value, lease.token))
+        await _refuses(LeaseLostError, late.complete(effect.value, lease.token, DONE))
+        await other.start(effect.value, second.token)
+        assert await other.complete(effect.value, second.token, DONE) is True
+
+
+async def check_a_lost_worker_is_replaced_if_the_effect_allows(stage: TransportStage) -> None:
+    """After the start another worker gets a read or an idempotent task, with the same key; nobody gets a write."""
+    for effect in (Effect.READ, Effect.IDEMPOTENT):
+        await _begin(stage, effect.value, effect.value)
+        await stage.passing(stage.lease_ms + 1)
+        other = stage.connect()
+        lease = await _take(other, "other")
+        assert (lease.task.task_id, lease.task.attempt) == (effect.value, 2)
+        assert lease.task.idempotency_key == f"key-{effect.value}"
+        await other.start(effect.value, lease.token)
+        assert await other.complete(effect.value, lease.token, DONE) is True
+    await _begin(stage, "write", "write")
+    await stage.passing(stage.lease_ms + 1)
+    assert await stage.state("write") == "unknown"
+    assert await stage.connect().claim("other", limit=10) == []
+
+
+async def check_signs_of_life_keep_a_lease(stage: TransportStage) -> None:
+    """A worker that shows signs of life keeps its task as long as it likes."""
+    worker, lease = await _begin(stage, "t")
+    for _ in range(4):
+        await stage.passing(stage.lease_ms * 2 // 3)
+        assert await worker.heartbeat("t", lease.token) is True
+    assert await stage.state("t") == "started"
+    assert await worker.complete("t", lease.token, DONE) is True
+
+
+async def check_a_withdrawn_task_is_told_by_the_next_sign_of_life(stage: TransportStage) -> None:
+    """Who works on it hears that nobody wants it; its result is refused."""
+    worker, lease = await _begin(stage, "t")
+    stage.withdraw("t")
+    assert await worker.heartbeat("t", lease.token) is False
+    await _refuses(LeaseLostError, worker.complete("t", lease.token, DONE))
+    assert await stage.state("t") == "withdrawn"
+
+
+async def check_a_withdrawn_task_cannot_be_started(stage: TransportStage) -> None:
+    """Between the claim and the start nothing is lost by giving up."""
+    await stage.put("t", "write")
+    worker = stage.connect()
+    lease = await _take(worker)
+    stage.withdraw("t")
+    await _refuses(LeaseLostError, worker.start("t", lease.token))
+    assert await stage.state("t") == "withdrawn"
+
+
+async def check_saying_it_twice_is_saying_it_once(stage: TransportStage) -> None:
+    """A worker that did not hear the answer asks again, and gets the same one."""
+    for effect in Effect:
+        worker, lease = await _begin(stage, effect.value, effect.value)
+        await worker.start(effect.value, lease.token)
+        assert await worker.complete(effect.value, lease.token, DONE) is True
+        other = ExternalTaskResult(success=False, error="the second time")
+        assert await worker.complete(effect.value, lease.token, other) is True
+        assert await stage.result(effect.value) == DONE
+
+
+async def check_a_late_result_counts_only_for_a_write_that_nobody_else_got(stage: TransportStage) -> None:
+    """It settles an unknown write; any other late result is refused."""
+    worker, lease = await _begin(stage, "write", "write")
+    await stage.passing(stage.lease_ms + 1)
+    assert await stage.state("write") == "unknown"
+    assert await worker.complete("write", lease.token, DONE) is True
+    assert await stage.state("write") == "completed"
+    late, old = await _begin(stage, "read", "read")
+    await stage.passing(stage.lease_ms + 1)
+    await _refuses(LeaseLostError, late.complete("read", old.token, DONE))
+    assert await stage.state("read") == "pending"
+
+
+async def check_a_task_that_timed_out_is_over(stage: TransportStage) -> None:
+    """Its worker is told to stop."""
+    worker, lease = await _begin(stage, "t", timeout_ms=stage.lease_ms // 2)
+    await stage.passing(stage.lease_ms // 2 + 1)
+    assert await stage.state("t") == "timed_out"
+    assert await worker.heartbeat("t", lease.token) is False
+    await _refuses(LeaseLostError, worker.complete("t", lease.token, DONE))
+
+
+async def check_a_foreign_token_changes_nothing(stage: TransportStage) -> None:
+    """Nobody but the holder of the lease may say anything about a task."""
+    worker, lease = await _begin(stage, "mine", "write")
+    await stage.put("other")
+    stranger = stage.connect()
+    other = await _take(stranger, "stranger")
+    for token in ("", "nonsense", other.token, f"{lease.token} "):
+        await _refuses(LeaseLostError, stranger.start("mine", token))
+        await _refuses(LeaseLostError, stranger.heartbeat("mine", token))
+        await _refuses(LeaseLostError, stranger.complete("mine", token, DONE))
+        await stranger.release("mine", token)
+    await _refuses(LeaseLostError, stranger.start("nobody", lease.token))
+    await _refuses(LeaseLostError, stranger.complete("nobody", lease.token, DONE))
+    assert await stage.state("mine") == "started"
+    assert await worker.complete("mine", lease.token, DONE) is True
+
+
+async def check_a_task_has_one_lease_at_a_time(stage: TransportStage) -> None:
+    """However many ask at once, each task goes to one of them."""
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        await stage.put(name)
+    workers = [stage.connect() for _ in range(8)]
+    asked = [worker.claim(f"w{at}", limit=4) for at, worker in enumerate(workers)]
+    taken = [name for leases in await asyncio.gather(*asked) for name in _ids(leases)]
+    assert sorted(taken) == sorted(names), taken
+
+
+async def check_tasks_of_a_lane_are_claimed_in_order(stage: TransportStage) -> None:
+    """First in, first out; what goes back keeps its place."""
+    for number in range(5):
+        await stage.put(f"t{number}")
+    worker = stage.connect()
+    first = await _take(worker)
+    assert _ids(await worker.claim("w", limit=2)) == ["t1", "t2"]
+    await worker.release("t0", first.token, "on second thought")
+    assert _ids(await worker.claim("w", limit=10)) == ["t0", "t3", "t4"]
+
+
+async def check_claims_are_for_lanes_and_commands(stage: TransportStage) -> None:
+    """A worker gets only what it has asked for."""
+    await stage.put("a", lane="query", command_type="read")
+    await stage.put("b", lane="execute", command_type="bash")
+    await stage.put("c", lane="execute", command_type="write")
+    worker = stage.connect()
+    assert _ids(await worker.claim("w", lanes=["generate"], limit=9)) == []
+    assert _ids(await worker.claim("w", lanes=["query"], commands=["bash"], limit=9)) == []
+    assert _ids(await worker.claim("w", lanes=["execute"], commands=["write", "edit"], limit=9)) == ["c"]
+    assert _ids(await worker.claim("w", lanes=["execute", "query"], limit=9)) == ["a", "b"]
+
+
+async def check_a_claim_that_waits_is_woken_at_once(stage: TransportStage) -> None:
+    """A new task does not wait for anybody's next look."""
+    waiting = asyncio.ensure_future(stage.connect().claim("w", wait_ms=LONG_MS))
+    picky = asyncio.ensure_future(stage.connect().claim("picky", wait_ms=LONG_MS, lanes=["query"]))
+    await stage.passing(20)
+    assert not waiting.done()
+    await stage.put("t")
+    async with asyncio.timeout(stage.lease_ms / 1000):
+        assert _ids(await waiting) == ["t"]
+    assert not picky.done()
+    await stage.put("u", lane="query")
+    async with asyncio.timeout(stage.lease_ms / 1000):
+        assert _ids(await picky) == ["u"]
+
+
+async def check_a_claim_that_waits_is_woken_by_what_goes_back(stage: TransportStage) -> None:
+    """So a lost worker costs its lease, and nothing more."""
+    await _begin(stage, "t")
+    async with asyncio.timeout(stage.lease_ms * 3 / 1000):
+        assert _ids(await stage.connect().claim("w", wait_ms=LONG_MS)) == ["t"]
+
+
+async def check_a_claim_that_waits_in_vain_gets_nothing(stage: TransportStage) -> None:
+    """An empty answer is no error."""
+    assert await stage.connect().claim("w", wait_ms=30) == []
+
+
+async def check_tasks_are_spread_over_those_who_wait(stage: TransportStage) -> None:
+    """Whoever has waited longest gets the next one."""
+    waiting = []
+    for number in range(4):
+        waiting.append(asyncio.ensure_future(stage.connect().claim(f"w{number}", limit=10, wait_ms=LONG_MS)))
+        await stage.passing(20)
+    for number in range(4):
+        await stage.put(f"t{number}")
+    async with asyncio.timeout(stage.lease_ms / 1000):
+        got = [_ids(await each) for each in waiting]
+    assert got == [["t0"], ["t1"], ["t2"], ["t3"]], got
+
+
+async def check_a_claim_that_is_given_up_costs_no_task(stage: TransportStage) -> None:
+    """What it was given at the last moment goes back, at the latest with its lease."""
+    giving_up = asyncio.ensure_future(stage.connect().claim("gone", wait_ms=LONG_MS))
+    await stage.passing(20)
+    await stage.put("t", "write")
+    giving_up.cancel()
+    await asyncio.wait([giving_up])
+    if not giving_up.cancelled():  # it had its answer before it was cancelled
+        assert _ids(giving_up.result()) == ["t"]
+    async with asyncio.timeout(stage.lease_ms * 3 / 1000):
+        assert _ids(await stage.connect().claim("w", wait_ms=LONG_MS)) == ["t"]
+
+
+async def check_what_makes_no_sense_is_refused(stage: TransportStage) -> None:
+    """The error is the caller's, and nothing has changed."""
+    await stage.put("t")
+    worker = stage.connect()
+    nonsense: Any
+    for nonsense in ({"limit": 0}, {"limit": "2"}, {"wait_ms": -1}, {"lanes": "execute"}, {"commands": [7]}):
+        await _refuses(UsageError, worker.claim("w", **nonsense))
+    await _refuses(UsageError, worker.claim(""))
+    lease = await _take(worker)
+    await worker.start("t", lease.token)
+    for nonsense in ({"result": {1, 2}}, {"success": 1}, {"success": True, "more": 1}):
+        await _refuses(UsageError, worker.complete("t", lease.token, nonsense))
+    await _refuses(LanewayError, worker.release("t", lease.token))
+    assert await stage.state("t") == "started"
+    assert await worker.complete("t", lease.token, DONE) is True
+
+
+GARBAGE: Final[tuple[tuple[Any, str], ...]] = (
+    ("", "JSON"),
+    ("<html>", "JSON"),
+    ("[" * 100_000, "JSON"),
+    ("NaN", "JSON"),
+    ([], "the frame"),
+    ({}, "v should"),
+    ({"v": 2}, "v is 2"),
+    ({"v": True}, "v should"),
+    ({"v": 1}, "id"),
+    ({"v": 1, "id": "7"}, "id"),
+    ({"v": 1, "id": 7}, "op"),
+    ({"v": 1, "id": 7, "op": "drop"}, "op"),
+    ({"v": 1, "id": 7, "op": "claim"}, "worker"),
+    ({"v": 1, "id": 7, "op": "claim", "worker": "w", "lanes": "x"}, "lanes"),
+    ({"v": 1, "id": 7, "op": "claim", "worker": "w", "lanes": [1]}, "lanes[0]"),
+    ({"v": 1, "id": 7, "op": "claim", "worker": "w", "limit": 1.5}, "limit"),
+    ({"v": 1, "id": 7, "op": "start", "task_id": "t"}, "token"),
+    ({"v": 1, "id": 7, "op": "start", "task_id": None, "token": ""}, "task_id"),
+    ({"v": 1, "id": 7, "op": "complete", "task_id": "t", "token": ""}, "result"),
+    ({"v": 1, "id": 7, "op": "complete", "task_id": "t", "token": "", "result": {"success": 1}}, "result.success"),
+    (
+        {"v": 1, "id": 7, "op": "complete", "task_id": "t", "token": "", "result": {"success": False, "error": 1}},
+        "error",
+    ),
+)
+
+
+async def check_garbage_is_answered_with_an_error_that_names_the_field(stage: TransportStage) -> None:
+    """A host survives whatever is sent to it."""
+    await stage.put("t")
+    for said, field in GARBAGE:
+        answer = json.loads(await stage.raw(said if isinstance(said, str) else json.dumps(said)))
+        assert answer["ok"] is False, said
+        assert field in answer["error"]["message"], (said, answer)
+    assert await stage.state("t") == "pending"
+    lease = await _take(stage.connect())
+    assert lease.task.task_id == "t"
+
+
+async def check_closing_one_connection_leaves_the_others(stage: TransportStage) -> None:
+    """A closed transport says so; what its worker held goes back with its lease."""
+    await stage.put("t")
+    leaving, staying = stage.connect(), stage.connect()
+    await _take(leaving)
+    await leaving.close()
+    await leaving.close()
+    await _refuses(TransportUnavailableError, leaving.claim("w"))
+    async with asyncio.timeout(stage.lease_ms * 3 / 1000):
+        assert _ids(await staying.claim("w", wait_ms=LONG_MS)) == ["t"]
+
+
+TRANSPORT_CHECKS: Final[tuple[Callable[[TransportStage], Awaitable[None]], ...]] = (
+    check_a_task_goes_its_way,
+    check_a_task_arrives_whole,
+    check_a_result_arrives_whole,
+    check_a_start_after_the_end_of_the_lease_is_refused,
+    check_a_lost_worker_is_replaced_if_the_effect_allows,
+    check_signs_of_life_keep_a_lease,
+    check_a_withdrawn_task_is_told_by_the_next_sign_of_life,
+    check_a_withdrawn_task_cannot_be_started,
+    check_saying_it_twice_is_saying_it_once,
+    check_a_late_result_counts_only_for_a_write_that_nobody_else_got,
+    check_a_task_that_timed_out_is_over,
+    check_a_foreign_token_changes_nothing,
+    check_a_task_has_one_lease_at_a_time,
+    check_tasks_of_a_lane_are_claimed_in_order,
+    check_claims_are_for_lanes_and_commands,
+    check_a_claim_that_waits_is_woken_at_once,
+    check_a_claim_that_waits_is_woken_by_what_goes_back,
+    check_a_claim_that_waits_in_vain_gets_nothing,
+    check_tasks_are_spread_over_those_who_wait,
+    check_a_claim_that_is_given_up_costs_no_task,
+    check_what_makes_no_sense_is_refused,
+    check_garbage_is_answered_with_an_error_that_names_the_field,
+    check_closing_one_connection_leaves_the_others,
+)
+"""Every check, each for a new stage."""
+
+
+async def check_transport(open_stage: OpenStage) -> None:
+    """Fail unless a transport does everything that a transport has to do."""
+    for check in TRANSPORT_CHECKS:
+        async with open_stage() as stage:
+            try:
+                await check(stage)
+            except Exception as error:
+                error.add_note(f"while the transport had to pass {check.__name__}")
+                raise

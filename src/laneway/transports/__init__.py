@@ -1,0 +1,18 @@
+"""Transports: how workers reach the desk of a host. `local` is in this process; `wire` has the frames for all others.
+
+To bring your own: carry the text of a frame to the host, give it to `serve`, and carry the answer back.
+
+```python
+transport = FrameTransport(exchange)        # on the worker: `await exchange(frame)` returns the answer, as text
+answer = await serve(desk, frame)           # on the host; never raises
+```
+
+It is finished when `laneway.testing.transports.check_transport` passes.
+"""
+
+from __future__ import annotations
+
+from laneway.transports.local import LocalTransport
+from laneway.transports.wire import FrameTransport, serve
+
+__all__ = ("FrameTransport", "LocalTransport", "serve")

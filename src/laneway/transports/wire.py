@@ -1,0 +1,370 @@
+"""What workers and hosts say to each other, as versioned JSON texts: one frame asks, one frame answers.
+
+```text
+{"v": 1, "id": 7, "op": "claim", "worker": "w1", "lanes": ["execute"], "limit": 4, "wait_ms": 20000, "commands": []}
+{"v": 1, "id": 7, "ok": true, "leases": [{"task": {…}, "token": "…", "lease_ms": 30000}]}
+
+{"v": 1, "id": 8, "op": "start", "task_id": "…", "token": "…"}
+{"v": 1, "id": 9, "op": "heartbeat", "task_id": "…", "token": "…"}
+{"v": 1, "id": 9, "ok": true, "wanted": true}
+{"v": 1, "id": 10, "op": "complete", "task_id": "…", "token": "…", "result": {"success": true, "result": "…"}}
+{"v": 1, "id": 10, "ok": true, "accepted": true}
+{"v": 1, "id": 11, "op": "release", "task_id": "…", "token": "…", "reason": "…"}
+
+{"v": 1, "id": 8, "ok": false, "error": {"code": "lease_lost", "message": "…", "hint": "…", "facts": {"state": "…"}}}
+```
+
+The host never trusts a frame: one that makes no sense is answered with an error that names the field, and changes
+nothing. An error of Laneway is the same class on the other side, by its `code`. Fields that a reader does not know are
+passed over, so that a newer side may say more; what an older one could misunderstand gets a new `v`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+from laneway.errors import (
+    InternalError,
+    LanewayError,
+    TransportUnavailableError,
+    UsageError,
+    describe,
+    text_of,
+)
+from laneway.external import ExternalTask, ExternalTaskResult, Lease
+from laneway.records import Effect
+
+__all__ = ("FRAME_MAX", "VERSION", "Desk", "FrameTransport", "serve")
+
+VERSION: Final = 1
+FRAME_MAX: Final = 64_000_000
+TEXT_MAX: Final = 4_000
+
+T = TypeVar("T")
+Exchange = Callable[[str], Awaitable[str]]
+"""Carries a frame to the host and brings the answer back."""
+
+
+class Desk(Protocol):
+    """Who answers frames: the desk of a host, or anything else that speaks as a `Transport` does."""
+
+    async def claim(
+        self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
+    ) -> list[Lease]:
+        """Take tasks."""
+
+    async def start(self, task_id: str, token: str) -> None:
+        """Begin."""
+
+    async def heartbeat(self, task_id: str, token: str) -> bool:
+        """Show a sign of life."""
+
+    async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
+        """Say what became of it."""
+
+    async def release(self, task_id: str, token: str, reason: str = "") -> None:
+        """Give it back."""
+
+
+class _FlawError(Exception):
+    """What is wrong with a frame."""
+
+
+# ---- reading ----
+
+
+def _a(kind: type[T], value: object, field: str) -> T:
+    """A value that has to be of that type; True is not a number."""
+    if type(value) is not kind:
+        raise _FlawError(f"{field} should be {_KINDS.get(kind, kind.__name__)}, not {_shown(value)}")
+    return value
+
+
+_KINDS: Final[dict[type, str]] = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null or missing"
+    return f"{_KINDS.get(type(value), type(value).__name__)} ({value!r:.60})"
+
+
+def _texts(value: object, field: str) -> list[str]:
+    return [_a(str, each, f"{field}[{place}]") for place, each in enumerate(_a(list, value, field))]
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_read = json.JSONDecoder(parse_constant=_no_constant).decode
+
+
+def _parsed(frame: object) -> dict[str, Any]:
+    if isinstance(frame, bytes | bytearray):
+        try:
+            frame = frame.decode()
+        except UnicodeDecodeError as error:
+            raise _FlawError(f"a frame is UTF-8: {error.reason}") from None
+    if not isinstance(frame, str):
+        raise _FlawError(f"a frame is text, not {type(frame).__name__}")
+    if len(frame) > FRAME_MAX:
+        raise _FlawError(f"a frame has at most {FRAME_MAX:,} characters, not {len(frame):,}")
+    try:
+        body: object = _read(frame)
+    except (ValueError, RecursionError) as error:
+        raise _FlawError(f"a frame is JSON: {text_of(error)[:200]}") from None
+    found = _a(dict, body, "the frame")
+    version = _a(int, found.get("v"), "v")
+    if version != VERSION:
+        raise _FlawError(f"v is {version}, and this Laneway speaks {VERSION}")
+    return found
+
+
+def _result_of(value: object) -> ExternalTaskResult:
+    body = _a(dict, value, "result")
+    success = _a(bool, body.get("success"), "result.success")
+    error = body.get("error")
+    if error is not None:
+        _a(str, error, "result.error")
+    return ExternalTaskResult(success=success, result=body.get("result"), error=error)
+
+
+_TASK: Final[dict[str, type]] = {
+    "task_id": str,
+    "session_id": str,
+    "run_id": str,
+    "lane": str,
+    "command_type": str,
+    "payload": dict,
+    "timeout_ms": int,
+    "remaining_ms": int,
+    "attempt": int,
+    "created_at": int,
+    "workspace": str,
+    "idempotency_key": str,
+    "tenant_id": str,
+    "effect": str,
+    "state": str,
+}
+
+
+def _lease_of(value: object, field: str) -> Lease:
+    body = _a(dict, value, field)
+    task = _a(dict, body.get("task"), f"{field}.task")
+    for name, kind in _TASK.items():
+        _a(kind, task.get(name), f"{field}.task.{name}")
+    if task.setdefault("correlation_id", None) is not None:
+        _a(str, task["correlation_id"], f"{field}.task.correlation_id")
+    if task["effect"] not in list(Effect):
+        raise _FlawError(f"{field}.task.effect should be one of {', '.join(Effect)}, not {task['effect']!r:.60}")
+    lease_ms = _a(int, body.get("lease_ms"), f"{field}.lease_ms")
+    if lease_ms < 1:
+        raise _FlawError(f"{field}.lease_ms should be at least 1, not {lease_ms}")
+    return Lease(task=_ticking(task), token=_a(str, body.get("token"), f"{field}.token"), lease_ms=lease_ms)
+
+
+def _ticking(task: dict[str, Any]) -> ExternalTask:
+    """A task whose time runs on this side, too."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + task["remaining_ms"] / 1000
+    return ExternalTask(task, remaining=lambda: round((end - clock()) * 1000))
+
+
+# ---- writing ----
+
+
+def _frame(number: int, **facts: Any) -> str:
+    return json.dumps({"v": VERSION, "id": number, **facts}, allow_nan=False, separators=(",", ":"))
+
+
+_PLAIN: Final = (str, int, bool, type(None))
+
+
+def _error_frame(number: int, error: LanewayError) -> str:
+    facts = {
+        name: text_of(value)[:TEXT_MAX] if isinstance(value, str) else value
+        for name, value in vars(error).items()
+        if name not in ("message", "hint") and isinstance(value, _PLAIN)
+    }
+    said = {
+        "code": error.code,
+        "message": text_of(error.message)[:TEXT_MAX],
+        "hint": text_of(error.hint)[:TEXT_MAX],
+        "facts": facts,
+    }
+    return _frame(number, ok=False, error=said)
+
+
+def _classes() -> dict[str, type[LanewayError]]:
+    found: dict[str, type[LanewayError]] = {}
+    waiting: list[type[LanewayError]] = [LanewayError]
+    while waiting:
+        each = waiting.pop()
+        if each.__module__ == LanewayError.__module__:  # what others derive from them means nothing over there
+            found.setdefault(each.code, each)
+            waiting += each.__subclasses__()
+    return found
+
+
+def _error_of(value: object) -> LanewayError:
+    body = _a(dict, value, "error")
+    code = _a(str, body.get("code"), "error.code")
+    message = _a(str, body.get("message"), "error.message")
+    kind = _classes().get(code, LanewayError)
+    facts: dict[str, Any] = body["facts"] if isinstance(body.get("facts"), dict) else {}
+    known = {
+        name: fact
+        for name, fact in facts.items()
+        if name.isidentifier() and not hasattr(kind, name) and isinstance(fact, _PLAIN)
+    }
+    error = kind.__new__(kind, message)
+    hint = body.get("hint")
+    LanewayError.__init__(error, message, hint=hint if isinstance(hint, str) else "", **_without_own(known))
+    return error
+
+
+def _without_own(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fact for name, fact in facts.items() if name not in ("self", "message", "hint")}
+
+
+# ---- the side of the host ----
+
+
+async def serve(desk: Desk, frame: str | bytes) -> str:
+    """Answer one frame. Whatever goes wrong is an answer, too; only being cancelled gets out of here."""
+    number = 0
+    try:
+        body = _parsed(frame)
+        number = _a(int, body.get("id"), "id")
+        return _frame(number, ok=True, **await _obey(desk, body))
+    except _FlawError as flaw:
+        return _error_frame(number, UsageError(f"this frame makes no sense: {flaw}", hint="nothing has changed"))
+    except LanewayError as error:
+        return _error_frame(number, error)
+    except Exception as error:  # noqa: BLE001 - one worker's question must not end the host
+        return _error_frame(number, InternalError(f"the host failed: {describe(error)[:TEXT_MAX]}"))
+
+
+async def _obey(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
+    op = _a(str, body.get("op"), "op")
+    if op == "claim":
+        leases = await desk.claim(
+            _a(str, body.get("worker"), "worker"),
+            lanes=_texts(body.get("lanes", []), "lanes"),
+            limit=_a(int, body.get("limit", 1), "limit"),
+            wait_ms=_a(int, body.get("wait_ms", 0), "wait_ms"),
+            commands=_texts(body.get("commands", []), "commands"),
+        )
+        told = [{"task": lease.task, "token": lease.token, "lease_ms": lease.lease_ms} for lease in leases]
+        return {"leases": told}
+    if op not in ("start", "heartbeat", "complete", "release"):
+        raise _FlawError(f"op should be claim, start, heartbeat, complete or release, not {op!r:.60}")
+    task_id = _a(str, body.get("task_id"), "task_id")
+    token = _a(str, body.get("token"), "token")
+    if op == "start":
+        await desk.start(task_id, token)
+        return {}
+    if op == "heartbeat":
+        return {"wanted": await desk.heartbeat(task_id, token)}
+    if op == "complete":
+        return {"accepted": await desk.complete(task_id, token, _result_of(body.get("result")))}
+    await desk.release(task_id, token, _a(str, body.get("reason", ""), "reason"))
+    return {}
+
+
+# ---- the side of the worker ----
+
+
+class FrameTransport:
+    """A `Transport` over anything that can carry a text to the host and bring one back.
+
+    When nobody answers, `exchange` raises `TransportUnavailableError`, `OSError` or `EOFError`. An answer that makes no
+    sense is a `TransportUnavailableError`, too: whoever sent it is not the host, or not as it should be.
+    """
+
+    def __init__(self, exchange: Exchange, *, close: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._exchange = exchange
+        self._close = close
+        self._number = 0
+        self._closed = False
+
+    async def claim(
+        self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
+    ) -> list[Lease]:
+        """Take up to `limit` tasks of some lanes and tools; waits up to `wait_ms` for one."""
+        named = {"lanes": _listed("lanes", lanes), "commands": _listed("commands", commands)}
+        answer = await self._ask("claim", worker=worker, limit=limit, wait_ms=wait_ms, **named)
+        return self._read(lambda: [_lease_of(each, f"leases[{at}]") for at, each in enumerate(_leases(answer))])
+
+    async def start(self, task_id: str, token: str) -> None:
+        """Say that it begins."""
+        await self._ask("start", task_id=task_id, token=token)
+
+    async def heartbeat(self, task_id: str, token: str) -> bool:
+        """Show a sign of life; False: stop."""
+        answer = await self._ask("heartbeat", task_id=task_id, token=token)
+        return self._read(lambda: _a(bool, answer.get("wanted"), "wanted"))
+
+    async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
+        """Say what became of it."""
+        found = ExternalTaskResult.of(result)
+        said = {"success": found.success, "result": found.result, "error": found.error}
+        answer = await self._ask("complete", task_id=task_id, token=token, result=said)
+        return self._read(lambda: _a(bool, answer.get("accepted"), "accepted"))
+
+    async def release(self, task_id: str, token: str, reason: str = "") -> None:
+        """Give a task back that was not started."""
+        await self._ask("release", task_id=task_id, token=token, reason=text_of(reason)[:TEXT_MAX])
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        if not self._closed:
+            self._closed = True
+            if self._close is not None:
+                await self._close()
+
+    async def _ask(self, op: str, **facts: Any) -> dict[str, Any]:
+        if self._closed:
+            raise TransportUnavailableError("this transport is closed", hint="make a new one")
+        self._number = number = self._number + 1
+        try:
+            frame = _frame(number, op=op, **facts)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"{op} cannot be sent: {error}", hint="what is sent is JSON") from None
+        try:
+            answer = await self._exchange(frame)
+        except (OSError, EOFError) as error:
+            raise TransportUnavailableError(f"nobody answers: {describe(error)}") from error
+        body = self._read(lambda: _parsed(answer))
+        if self._read(lambda: _a(bool, body.get("ok"), "ok")):
+            if body.get("id") != number:
+                raise TransportUnavailableError(f"the answer is to frame {body.get('id')!r:.40}, not to {number}")
+            return body
+        raise self._read(lambda: _error_of(body.get("error")))
+
+    @staticmethod
+    def _read(read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except _FlawError as flaw:
+            raise TransportUnavailableError(f"the answer of the host makes no sense: {flaw}") from None
+
+
+def _leases(answer: Mapping[str, Any]) -> list[Any]:
+    return _a(list, answer.get("leases"), "leases")
+
+
+def _listed(setting: str, names: object) -> list[Any]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise UsageError(f"{setting} must be a list of names, not {names!r:.80}")
+    return list(names)

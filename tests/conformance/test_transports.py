@@ -1,0 +1,445 @@
+"""Every transport passes one suite: the local one, one from another thread, and one that a user might bring."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from laneway import Inbox
+from laneway.errors import (
+    InternalError,
+    LaneFullError,
+    LanewayError,
+    LeaseLostError,
+    StoreUnavailableError,
+    TransportUnavailableError,
+    UsageError,
+)
+from laneway.external import ExternalTaskResult, Lease
+from laneway.ports import Transport
+from laneway.runtime.task_desk import TaskDesk
+from laneway.sim.loop import run_sim
+from laneway.testing.transports import TRANSPORT_CHECKS, DeskStage, TransportStage, check_transport
+from laneway.transports import FrameTransport, LocalTransport, serve
+from tests.inbox_stage import SEEDS, new_inbox
+
+T = TypeVar("T")
+Check = Callable[[TransportStage], Awaitable[None]]
+
+LEASE_MS = 500
+
+
+async def handler(turn: object) -> str:
+    """Nobody sends a message here."""
+    return ""
+
+
+@asynccontextmanager
+async def local_stage() -> AsyncIterator[DeskStage]:
+    """In virtual time."""
+    async with new_inbox() as inbox:
+        desk = TaskDesk(inbox.engine)
+        yield DeskStage(desk, lambda: LocalTransport(desk))
+        desk.close()
+
+
+# ---- a transport that a user brings: lines over TCP ----
+
+
+class LineTransport(FrameTransport):
+    """A connection for each frame, a line there and a line back: as simple as it can be."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(self._carry)
+        self._port = port
+
+    async def _carry(self, frame: str) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 24)
+        try:
+            writer.write(frame.encode() + b"\n")
+            return (await reader.readuntil(b"\n")).decode()
+        finally:
+            writer.close()
+
+
+def answering(desk: TaskDesk) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """The side of the host: a worker that goes away takes its question with it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            frame = await reader.readuntil(b"\n")
+            asked = asyncio.ensure_future(serve(desk, frame))
+            gone = asyncio.ensure_future(reader.read(1))
+            await asyncio.wait([asked, gone], return_when=asyncio.FIRST_COMPLETED)
+            gone.cancel()
+            if asked.done():
+                writer.write(asked.result().encode() + b"\n")
+                await writer.drain()
+            else:
+                asked.cancel()
+                await asyncio.wait([asked])
+        except (OSError, EOFError):
+            pass
+        finally:
+            writer.close()
+
+    return answer
+
+
+@asynccontextmanager
+async def tcp_stage() -> AsyncIterator[DeskStage]:
+    """Real sockets, so real time."""
+    async with Inbox(handler) as inbox:
+        desk = TaskDesk(inbox.engine)
+        server = await asyncio.start_server(answering(desk), "127.0.0.1", 0, limit=1 << 24)
+        port = server.sockets[0].getsockname()[1]
+        try:
+            yield DeskStage(desk, lambda: LineTransport(port), lease_ms=LEASE_MS)
+        finally:
+            desk.close()
+            server.close()
+            await server.wait_closed()
+
+
+# ---- the local one, from another thread ----
+
+
+class FarStage:
+    """A stage whose desk lives on the loop of another thread."""
+
+    lease_ms = LEASE_MS
+
+    def __init__(self, inner: DeskStage, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def connect(self) -> Transport:
+        return LocalTransport(self._inner.desk)
+
+    async def put(self, task_id: str, effect: str = "read", **facts: Any) -> None:
+        await self._there(self._inner.put(task_id, effect, **facts))
+
+    def withdraw(self, task_id: str) -> None:
+        async def there() -> None:
+            self._inner.withdraw(task_id)
+
+        asyncio.run_coroutine_threadsafe(there(), self._loop).result(5)
+
+    async def state(self, task_id: str) -> str:
+        return await self._there(self._inner.state(task_id))
+
+    async def result(self, task_id: str) -> ExternalTaskResult | None:
+        return await self._there(self._inner.result(task_id))
+
+    async def passing(self, ms: int) -> None:
+        await asyncio.sleep(ms / 1000)
+
+    async def raw(self, frame: str) -> str:
+        return await self._there(self._inner.raw(frame))
+
+    async def _there(self, call: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+
+@asynccontextmanager
+async def far_stage() -> AsyncIterator[FarStage]:
+    """A host on a thread of its own, as `Agent` and `Session` have it."""
+    ready: asyncio.Future[FarStage] = asyncio.get_running_loop().create_future()
+    here = asyncio.get_running_loop()
+    leave = asyncio.Event()
+
+    async def host() -> None:
+        async with Inbox(handler) as inbox:
+            desk = TaskDesk(inbox.engine)
+            stage = FarStage(DeskStage(desk, lambda: LocalTransport(desk), lease_ms=LEASE_MS), inbox.engine.loop)
+            here.call_soon_threadsafe(ready.set_result, stage)
+            await leave.wait()
+            desk.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(host()))
+    thread.start()
+    stage = await ready
+    try:
+        yield stage
+    finally:
+        stage._loop.call_soon_threadsafe(leave.set)  # noqa: SLF001 - its own
+        await asyncio.to_thread(thread.join)
+
+
+# ---- the suite ----
+
+
+def names(check: Check) -> str:
+    return check.__name__.removeprefix("check_")
+
+
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=names)
+def test_the_local_transport_keeps_its_promises(check: Check) -> None:
+    async def run() -> None:
+        async with local_stage() as stage:
+            await check(stage)
+
+    run_sim(run(), seed=0, shuffle=False)
+    for seed in SEEDS:
+        run_sim(run(), seed=seed)
+    assert check in TRANSPORT_CHECKS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=names)
+async def test_a_transport_of_lines_over_tcp_keeps_its_promises(check: Check) -> None:
+    async with tcp_stage() as stage:
+        await check(stage)
+    assert check in TRANSPORT_CHECKS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=names)
+async def test_the_local_transport_works_from_another_thread(check: Check) -> None:
+    async with far_stage() as stage:
+        await check(stage)
+    assert check in TRANSPORT_CHECKS
+
+
+def test_check_transport_runs_every_check() -> None:
+    opened: list[DeskStage] = []
+
+    @asynccontextmanager
+    async def noting() -> AsyncIterator[DeskStage]:
+        async with local_stage() as stage:
+            opened.append(stage)
+            yield stage
+
+    run_sim(check_transport(noting), seed=0, shuffle=False)
+    assert len(opened) == len(TRANSPORT_CHECKS)
+
+
+def test_every_check_is_in_the_suite() -> None:
+    from laneway.testing import transports
+
+    defined = {name for name in vars(transports) if name.startswith("check_")} - {"check_transport"}
+    assert {check.__name__ for check in TRANSPORT_CHECKS} == defined
+
+
+# ---- transports that do it wrong are noticed ----
+
+
+class Forgetful(LocalTransport):
+    """Never tells the host that it begins."""
+
+    async def start(self, task_id: str, token: str) -> None:
+        """Nothing."""
+
+
+class Deaf(LocalTransport):
+    """Believes that every task is always wanted."""
+
+    async def heartbeat(self, task_id: str, token: str) -> bool:
+        """Nothing."""
+        return True
+
+
+class Greedy(LocalTransport):
+    """Takes tasks of every lane."""
+
+    async def claim(self, worker: str, **wanted: Any) -> list[Lease]:
+        """Anything."""
+        return await super().claim(worker, **{**wanted, "lanes": ()})
+
+
+class Impatient(LocalTransport):
+    """Never waits."""
+
+    async def claim(self, worker: str, **wanted: Any) -> list[Lease]:
+        """At once."""
+        return await super().claim(worker, **{**wanted, "wait_ms": 0})
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Deaf, Greedy, Impatient])
+def test_check_transport_notices_a_transport_that_does_it_wrong(kind: type[LocalTransport]) -> None:
+    @asynccontextmanager
+    async def stage() -> AsyncIterator[DeskStage]:
+        async with new_inbox() as inbox:
+            desk = TaskDesk(inbox.engine)
+            yield DeskStage(desk, lambda: kind(desk))
+            desk.close()
+
+    with pytest.raises((AssertionError, LanewayError)) as caught:
+        run_sim(check_transport(stage), seed=0, shuffle=False)
+    assert any("while the transport had to pass" in note for note in caught.value.__notes__)
+
+
+# ---- frames ----
+
+
+def answered(**facts: Any) -> FrameTransport:
+    """A transport whose host always answers the same."""
+
+    async def exchange(frame: str) -> str:
+        return json.dumps({"v": 1, "id": json.loads(frame)["id"], **facts})
+
+    return FrameTransport(exchange)
+
+
+TASK = {
+    "task_id": "t",
+    "session_id": "s",
+    "run_id": "r",
+    "lane": "execute",
+    "command_type": "bash",
+    "payload": {},
+    "timeout_ms": 1,
+    "remaining_ms": 1,
+    "attempt": 1,
+    "created_at": 1,
+    "workspace": "",
+    "idempotency_key": "",
+    "tenant_id": "",
+    "effect": "read",
+    "state": "leased",
+}
+
+
+def lease(**changes: Any) -> dict[str, Any]:
+    task = {**TASK, **changes.pop("task", {})}
+    return {"task": task, "token": "x", "lease_ms": 5, **changes}
+
+
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({}, "ok"),
+        ({"ok": True}, "leases"),
+        ({"ok": True, "v": 3}, "v is 3"),
+        ({"ok": True, "id": 99, "leases": []}, "frame 99"),
+        ({"ok": True, "leases": {}}, "leases"),
+        ({"ok": True, "leases": [None]}, r"leases\[0\]"),
+        ({"ok": True, "leases": [lease(token=1)]}, r"leases\[0\]\.token"),
+        ({"ok": True, "leases": [lease(lease_ms=0)]}, "lease_ms"),
+        ({"ok": True, "leases": [lease(task={"effect": "maybe"})]}, "effect"),
+        ({"ok": True, "leases": [lease(task={"payload": []})]}, "payload"),
+        ({"ok": True, "leases": [lease(task={"correlation_id": 1})]}, "correlation_id"),
+        ({"ok": True, "leases": [lease(), lease(task={"attempt": "1"})]}, r"leases\[1\]\.task\.attempt"),
+        ({"ok": False}, "error"),
+        ({"ok": False, "error": {"code": "usage"}}, "error.message"),
+    ],
+)
+async def test_an_answer_that_makes_no_sense_is_as_good_as_none(facts: dict[str, Any], field: str) -> None:
+    with pytest.raises(TransportUnavailableError, match=field):
+        await answered(**facts).claim("w")
+
+
+async def test_what_a_newer_host_says_beyond_that_is_passed_over() -> None:
+    found = await answered(ok=True, leases=[lease(more=1, task={"more": [2]})], more={}).claim("w")
+    assert [each.task.task_id for each in found] == ["t"]
+    assert found[0].task.correlation_id is None
+
+
+@pytest.mark.parametrize("error", [OSError("refused"), EOFError(), TimeoutError()])
+async def test_a_broken_connection_is_a_transport_that_is_unavailable(error: Exception) -> None:
+    async def exchange(frame: str) -> str:
+        raise error
+
+    with pytest.raises(TransportUnavailableError):
+        await FrameTransport(exchange).heartbeat("t", "x")
+
+
+class Refusing:
+    """A desk that answers everything with one error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def claim(self, worker: str, **wanted: Any) -> list[Lease]:
+        """No."""
+        raise self.error
+
+    async def start(self, task_id: str, token: str) -> None:
+        """No."""
+        raise self.error
+
+    async def heartbeat(self, task_id: str, token: str) -> bool:
+        """No."""
+        raise self.error
+
+    async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
+        """No."""
+        raise self.error
+
+    async def release(self, task_id: str, token: str, reason: str = "") -> None:
+        """No."""
+        raise self.error
+
+
+def through(error: Exception) -> FrameTransport:
+    return FrameTransport(lambda frame: serve(Refusing(error), frame))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseLostError("gone", hint="stop", task_id="t", state="unknown"),
+        StoreUnavailableError("the disk is full"),
+        TransportUnavailableError("closing"),
+        LaneFullError(lane="query", queued_max=3, waiting=3),
+        LanewayError("whatever"),
+        UsageError("é\ud800 \U0001f469", hint="\x00"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_an_error_is_the_same_on_the_other_side(error: LanewayError) -> None:
+    with pytest.raises(type(error)) as caught:
+        await through(error).start("t", "x")
+    assert type(caught.value) is type(error)
+    assert caught.value.code == error.code
+    assert str(caught.value) == str(error).encode("utf-8", "backslashreplace").decode()
+    assert {k: v for k, v in vars(caught.value).items() if k not in ("message", "hint")} == {
+        k: v for k, v in vars(error).items() if k not in ("message", "hint")
+    }
+
+
+async def test_a_host_that_fails_says_so_and_lives_on() -> None:
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
+        await through(ZeroDivisionError("oops")).heartbeat("t", "x")
+
+
+async def test_an_error_that_nobody_knows_is_still_an_error() -> None:
+    error = {"code": "of tomorrow", "message": "new", "hint": 7, "facts": {"state": "x", "__class__": "y", "code": 1}}
+    with pytest.raises(LanewayError, match="new") as caught:
+        await answered(ok=False, error=error).start("t", "x")
+    assert vars(caught.value) == {"message": "new", "hint": "", "state": "x"}
+
+
+async def test_what_cannot_be_sent_is_the_callers_fault() -> None:
+    with pytest.raises(UsageError):
+        await answered(ok=True).claim(object())  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        await answered(ok=True, accepted=True).complete("t", "x", ExternalTaskResult(result=float("nan")))
+
+
+@pytest.mark.parametrize("frame", [b"\xff", b'{"v":1,"id":3}', "x" * 64_000_001, bytearray(b"{}"), 7])
+async def test_frames_of_any_kind_are_answered(frame: Any) -> None:
+    answer = json.loads(await serve(Refusing(ZeroDivisionError()), frame))
+    assert answer["ok"] is False
+    assert answer["error"]["code"] == "usage"
+
+
+async def test_a_desk_whose_loop_is_closed_is_unavailable() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+
+    class Gone(Refusing):
+        """Nobody runs its loop any more."""
+
+        def __init__(self) -> None:
+            super().__init__(ZeroDivisionError())
+            self.loop = loop
+
+    with pytest.raises(TransportUnavailableError):
+        await LocalTransport(Gone()).claim("w")
