@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from laneway.errors import ConfigError
 from laneway.kernel.hooks import (
@@ -340,6 +342,25 @@ class Odd:
 def test_everything_else_is_nonsense(answer: object) -> None:
     with pytest.raises(NonsenseError):
         read_answer(answer, GATE)
+
+
+WORDS = st.sampled_from(["continue", "block", "skip", "retry", "Continue ", "allow", "action", "args", "delay_ms", ""])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS | st.binary(max_size=3)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.integers(), inner, max_size=4)
+)
+
+
+@pytest.mark.slow
+@given(answer=ANYTHING, event=st.sampled_from(GATES))
+def test_only_who_says_so_goes_on(answer: Any, event: str) -> None:
+    try:
+        verdict = read_answer(answer, hook_rule("h", event))
+    except NonsenseError:
+        return
+    said = answer["action"] if isinstance(answer, dict) else answer
+    assert verdict.action == ("continue" if said is None else said.strip().casefold())
+    assert (verdict.arguments is None) or (verdict.action == "continue" and event in ("pre_tool_use", "pre_prompt"))
 
 
 def test_a_slip_in_a_name_is_pointed_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -295,6 +296,21 @@ async def test_a_hook_that_calls_a_tool_of_its_session_comes_to_an_end() -> None
         await session.send("go")
     assert statuses(model.requests[1]) == [("a", "denied")]
     assert bench.began == []
+
+
+async def test_a_session_does_not_wait_for_the_thread_of_a_hook_that_hangs() -> None:
+    let_go, bench = threading.Event(), Bench()
+
+    def hangs(_: Event) -> None:
+        let_go.wait(10)
+
+    model = ScriptedModel([use("act", "a"), [say("well")]])
+    async with opened(model, bench, hooks=guard(hangs, config={"timeout_ms": 5})) as session:
+        assert (await session.send("go")).text == "well"
+    assert not let_go.is_set()
+    let_go.set()
+    assert bench.began == []
+    assert "it took longer than 5 ms" in results(model.requests[1])[0].output
 
 
 # ---- order and payloads ----
