@@ -128,6 +128,7 @@ def _named(tool: McpTool, server: str, taken: Mapping[str, Any]) -> McpTool:
 
 
 def _load() -> type[McpSource]:
+    from laneway.tools import mcp_http, mcp_stdio  # noqa: F401 - so that no connection has to wait for them
     from laneway.tools.mcp import McpSource
 
     return McpSource
