@@ -454,8 +454,9 @@ class SessionOptions(Checked):
     `session_id`, `mode` (what a message does while the session is busy), `messages` (the cap of its queue, what gives
     way, debounce), `on_crash` (`resume`, `report` or `ask`).
     Of the gates: `permission_policy`, `confirmation_policy`, `hooks`, `skill_dirs`. Of how work is broken up:
-    `planning` with `max_plan_steps` (20), `agent_dirs`, `max_parallel_tasks` (of one run at once),
-    `max_subagent_depth` (3). Of where tools come from: `mcp_servers` by name.
+    `planning` with `max_plan_steps` (20), `subagents` (whether the model has the tools for them; on by itself with
+    `agent_dirs`), `max_parallel_tasks` (of one run at once), `max_subagents` (of all sessions of a store at once, 8;
+    the newest value counts), `max_subagent_depth` (3). Of where tools come from: `mcp_servers` by name.
     `tenant_id` is whose session it is: the same `session_id` of another tenant is another session. `principal`,
     `agent_template_id` and `correlation_id` are labels that Laneway never reads.
     """
@@ -475,6 +476,8 @@ class SessionOptions(Checked):
     planning: bool | None = None
     max_plan_steps: int | None = None
     max_parallel_tasks: int | None = None
+    subagents: bool | None = None
+    max_subagents: int | None = None
     max_subagent_depth: int | None = None
     session_store: Any = None
     session_id: str | None = None
@@ -515,6 +518,8 @@ class SessionOptions(Checked):
         "planning": optional(flag),
         "max_plan_steps": optional(whole(1, 1_000)),
         "max_parallel_tasks": optional(whole(1, 1_000_000)),
+        "subagents": optional(flag),
+        "max_subagents": optional(whole(1, 1_000_000)),
         "max_subagent_depth": optional(whole(0, 100)),
         "session_store": anything,
         "session_id": optional(text),

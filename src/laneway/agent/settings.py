@@ -31,6 +31,8 @@ class SessionSettings:
     planning: bool = False
     max_plan_steps: int = 20
     max_parallel_tasks: int | None = None
+    subagents: bool | None = None  # None: if there are definitions of agents
+    max_subagents: int | None = None
     max_subagent_depth: int = 3
     mode: Mode = Mode.FOLLOWUP  # a call of `send` is a question of its own: two of them are not merged unasked
     messages: QueueOptions | None = None
