@@ -125,8 +125,8 @@ class Confirmations:
         mine = [approval for other, approval in self._waits.values() if other is run]
         if not mine:
             return ""
-        each = [f"{one.id} of {one.action}, until {_time(one.expires_ms)}" for one in mine]
-        return f"it waits for approval {'; '.join(each)}"
+        each = [f"{one.id} of {one.action} until {_time(one.expires_ms)}" for one in mine]
+        return f"an approval is pending: {', '.join(each)}"
 
     def _leave(self, asked: Asked, run: Run) -> None:
         """A call waits no more, whatever the reason."""

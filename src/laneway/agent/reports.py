@@ -82,8 +82,10 @@ class Reports(ABC):
         return [self._stored(row) for row in rows]
 
     async def run_snapshot(self, run_id: str) -> RunInfo:
-        """What is known about one run."""
+        """What is known about one run; of the one that goes on, also what it waits for."""
         await self.ready()
+        if self._run is not None and self._run.id == run_id:
+            return self._info(self._run)
         await self.book.load()
         row = await self.host.inbox.engine.store.history.state("turn", run_id)
         if row is None or row.session != self.session_id or row.tenant != self.owner.tenant:

@@ -1,0 +1,253 @@
+"""A request for approval outlives its process, and an answer to it counts once, whatever dies or fails meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from laneway.errors import StoreUnavailableError
+from laneway.mail import Outcome
+from laneway.models import ScriptedModel, say
+from laneway.policies import Hook
+from laneway.stores.memory import MemoryStore
+from tests.agent_stage import (
+    Bench,
+    Watch,
+    agent_of,
+    check_model,
+    final_of,
+    post,
+    session_of,
+    use,
+)
+from tests.approval_stage import SPAN, Lives, asks, is_request, pending, rows_of, the_one
+from tests.inbox_stage import CutStore, staged
+from tests.stage import passing
+
+
+@pytest.mark.parametrize("approved", [True, False])
+@staged
+async def test_a_request_outlives_its_process_with_its_id_and_its_whole_time(approved: bool) -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life(dies=True) as session:
+        message = await post(session, "go")
+        old = await the_one(session)
+        await passing(29_000)
+    async with lives.life() as session:
+        new = await the_one(session)
+        assert {**new, "remaining_ms": 0} == {**old, "remaining_ms": 0}
+        assert new.remaining_ms > 29_000
+        watch = Watch(session.subscribe())
+        assert f"is {'approved' if approved else 'denied'}" in (
+            await session.command(f"/{'approve' if approved else 'deny'} {old.approval_id}") or ""
+        )
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+        await passing()
+    assert lives.bench.ended == (["a"] if approved else [])
+    assert len(watch.of("confirmation_received")) == 1
+    assert [(row.id, row.live) for row in rows_of(lives.disk)] == [(old.approval_id, 0)]
+    assert len(lives.model.requests) == 2
+    check_model(lives.model)
+
+
+@staged
+async def test_a_run_is_asked_for_its_approval_once_in_all_of_its_lives() -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    ids: set[str] = set()
+    for _ in range(3):
+        async with lives.life(dies=True) as session:
+            if not ids:
+                await post(session, "go")
+            ids.add((await the_one(session)).approval_id)
+    async with lives.life() as session:
+        assert {(await the_one(session)).approval_id} == ids
+        assert await session.confirm_tool_use("a", True)
+        await session.wait_idle()
+    assert lives.bench.ended == ["a"]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+@staged
+async def test_an_answer_between_the_restart_and_the_question_counts_once(approved: bool) -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life(dies=True) as session:
+        message = await post(session, "go")
+        old = await the_one(session)
+    agent = agent_of(ScriptedModel([]))
+    async with agent:  # another session of the same store is open; that one is not
+        store = MemoryStore(lives.disk)
+        other = session_of(agent, session_store=store, session_id="other")
+        await other.ready()
+        inbox = other.host.inbox
+        await passing(100_000)
+        assert [each.id for each in inbox.approvals("s")] == [old.approval_id]
+        assert await (inbox.approve(old.approval_id, by="ada") if approved else inbox.deny(old.approval_id, by="ada"))
+        assert not await inbox.approve(old.approval_id)
+    async with lives.life() as session:
+        watch = Watch(session.subscribe())
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+        assert not await session.confirm_tool_use("a", True)
+        await passing()
+    assert lives.bench.ended == (["a"] if approved else [])
+    asked = watch.of("confirmation_required")
+    assert asked == []
+    assert [(row.id, row.live) for row in rows_of(lives.disk)] == [(old.approval_id, 0)]
+
+
+@staged
+async def test_an_approval_counts_when_the_process_dies_before_the_call_begins() -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life(dies=True) as session:
+        message = await post(session, "go")
+        old = await the_one(session)
+        lives.stores[-1].dies_at = "approved"  # the answer is on disk, the intent of the call is not
+        answering = asyncio.get_running_loop().create_task(session.confirm_tool_use("a", True))
+        await passing()
+    assert not answering.done()
+    answering.cancel()
+    began = list(lives.bench.began)
+    async with lives.life() as session:
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+        assert [row.id for row in rows_of(lives.disk)] == [old.approval_id]
+    assert began == []
+    assert lives.bench.ended == ["a"]
+
+
+@staged
+async def test_a_call_that_had_begun_before_a_crash_is_not_asked_about_again() -> None:
+    lives = Lives(use("put", "a"), [say("done")])
+    lives.bench.held.add("a")
+    async with lives.life(dies=True) as session:
+        message = await post(session, "go")
+        await the_one(session)
+        assert await session.confirm_tool_use("a", True)
+        await lives.bench.begun("a").wait()
+    lives.bench.let_go()
+    async with lives.life() as session:
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+        assert len(rows_of(lives.disk)) == 1
+    assert lives.bench.began == ["a", "a"]
+
+
+@staged
+async def test_other_arguments_after_a_restart_are_another_request() -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life(dies=True) as session:
+        message = await post(session, "go")
+        old = await the_one(session)
+
+    async def change(event: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"action": "continue", "args": {"key": "b"}}
+
+    async with lives.life(hooks=[Hook("h", "pre_tool_use", handler=change)]) as session:
+        new = await the_one(session)
+        assert (new.args, new.approval_id != old.approval_id) == ({"key": "b"}, True)
+        reply = await session.command(f"/approve {old.approval_id}")
+        assert reply == f"Request {old.approval_id} is superseded."
+        assert lives.bench.began == []
+        assert await session.confirm_tool_use("a", True)
+        await final_of(session, message)
+    assert lives.bench.ended == ["b"]
+
+
+@staged
+async def test_a_session_that_is_closed_leaves_its_request_and_goes_on_with_it() -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life() as session:
+        message = await post(session, "go")
+        old = await the_one(session)
+        log = session.host.inbox.subscribe("approval.ended")
+    assert [event async for event in log] == []
+    assert [(row.id, row.state, row.live) for row in rows_of(lives.disk)] == [(old.approval_id, "pending", 1)]
+    async with lives.life() as session:
+        assert (await the_one(session)).approval_id == old.approval_id
+        assert await session.confirm_tool_use("a", True)
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+    assert lives.bench.ended == ["a"]
+    check_model(lives.model)
+
+
+@staged
+async def test_a_session_that_is_closed_and_opened_in_one_process_goes_on_with_its_request() -> None:
+    bench, store = Bench(), CutStore()
+    model = ScriptedModel([use("act", "a"), [say("done")]])
+    async with agent_of(model, bench) as agent:
+        keeper = session_of(agent, session_store=store, session_id="keeper")
+        await keeper.ready()
+        session = session_of(agent, session_store=store, session_id="s", **asks())
+        message = await post(session, "go")
+        old = await the_one(session)
+        await session.close()
+        await passing(100_000)  # its time stands still meanwhile
+        again = session_of(agent, session_store=store, session_id="s", **asks())
+        await again.ready()
+        found = await the_one(again)
+        assert (found.approval_id, found.remaining_ms > SPAN - 100) == (old.approval_id, True)
+        assert await again.confirm_tool_use("a", True)
+        assert (await final_of(again, message)).outcome is Outcome.SUCCEEDED
+    assert bench.ended == ["a"]
+
+
+@staged
+async def test_what_a_run_has_asked_that_does_not_come_back_is_withdrawn() -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life(dies=True) as session:
+        message = await post(session, "go")
+        old = await the_one(session)
+    async with lives.life(on_crash="report") as session:
+        assert (await final_of(session, message)).outcome is Outcome.INTERRUPTED
+        assert await pending(session) == []
+        reply = await session.command(f"/approve {old.approval_id}")
+        assert reply == f"Request {old.approval_id} is withdrawn."
+    assert [(row.id, row.live) for row in rows_of(lives.disk)] == [(old.approval_id, 0)]
+
+
+@staged
+async def test_a_store_that_does_not_take_the_request_makes_a_no() -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life() as session:
+        store = lives.stores[-1]
+        store.refuse = lambda batch: any(is_request(row) for row in batch.rows)
+        message = await post(session, "go")
+        await passing(1_000)
+        store.refuse = lambda batch: False
+        await passing(30_000)
+        assert (await final_of(session, message)).outcome is not None
+        assert await pending(session) == []
+    assert lives.bench.began == []
+    assert all(not row.live for row in rows_of(lives.disk))
+
+
+@staged
+async def test_an_answer_that_the_store_does_not_take_is_none() -> None:
+    lives = Lives(use("act", "a"), [say("done")])
+    async with lives.life() as session:
+        store = lives.stores[-1]
+        message = await post(session, "go")
+        await the_one(session)
+        store.refuse = lambda batch: any(is_request(row) and row.state == "approved" for row in batch.rows)
+        with pytest.raises(StoreUnavailableError):
+            await session.confirm_tool_use("a", True)
+        await passing(1_000)
+        assert lives.bench.began == []
+        store.refuse = lambda batch: False
+        assert await session.confirm_tool_use("a", True)
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+    assert lives.bench.ended == ["a"]
+
+
+@staged
+async def test_the_row_of_a_request_says_everything() -> None:
+    lives = Lives(use("act", "a"), [say("done")], approvers=("ada",), escalate_after_ms=9, escalate_to=("bob",))
+    async with lives.life() as session:
+        await post(session, "go")
+        await the_one(session)
+        (row,) = rows_of(lives.disk)
+        body = json.loads(row.body)
+    assert (body["action"], body["arguments"], body["call_id"], body["lane"]) == ("act", {"key": "a"}, "a", "execute")
+    assert (body["approvers"], body["escalate_to"], body["escalate_after_ms"]) == (["ada"], ["bob"], 9)
+    assert body["key"].startswith("lw-")
