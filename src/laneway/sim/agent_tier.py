@@ -205,15 +205,22 @@ class AgentRun(LivingRun):
     def _start(self, life: _Life, name: str, effect: Effect, context: ToolContext) -> None:
         key = context.key
         self.say("tool", name, f"{context.run_id} {context.call_id} {context.attempt}")
+        self.check_gates(name, context.run_id, context.key, context.call_id)
         self.started[key] += effect is not Effect.READ  # a read of a round that was lost may have had the same key
         if effect is Effect.WRITE and self.started[key] > 1:
             self._break(f"{name} ({context.call_id} of {context.run_id}) runs a second time")
-        session = life.sessions.get(context.session_id)
+        session = self._session_of(life, context.session_id)
         run = session._run if session is not None else None
         if run is None or run.id != context.run_id or (run.turn.cancelled and name != "must"):
             self._break(f"{name} starts for {context.run_id}, which is over")
         if effect is not Effect.READ and key not in self._intents():
             self._break(f"{name} ({context.call_id} of {context.run_id}) starts, and its intent is not on disk")
+
+    def _session_of(self, life: _Life, session_id: str) -> AsyncSession | None:
+        return life.sessions.get(session_id)
+
+    def check_gates(self, name: str, run_id: str, key: str, call_id: str) -> None:
+        """A call starts: it must have passed every gate there is."""
 
     def _intents(self) -> dict[str, str]:
         rows = [row for row in self._disk.states.values() if row.kind == "intent"]
@@ -252,7 +259,11 @@ class AgentRun(LivingRun):
         for _ in range(self.world.actions):
             await asyncio.sleep(self.dice.span(self.world.gap_ms))
             await self._is_up.wait()
-            await self._act(self.dice.one(self.world.acts), self.dice.one(self.world.sessions))
+            await self._act(self.dice.one(self._acts()), self.dice.one(self.world.sessions))
+
+    def _acts(self) -> tuple[str, ...]:
+        """What clients do."""
+        return self.world.acts
 
     async def _act(self, act: str, name: str) -> None:
         life = self._life
@@ -322,9 +333,8 @@ class AgentRun(LivingRun):
             tools=self._tools(life),
             builtin_tools=False,
             session_store=self._store,
-            permission_policy=PermissionPolicy(allow=("*",)),
             host=host,
-            **self.world.options,
+            **self._agent_options(life),
         )
         for number, name in enumerate(self.world.sessions):
             await self._open_session(number, name)
@@ -334,8 +344,7 @@ class AgentRun(LivingRun):
     async def _open_session(self, number: int, name: str) -> None:
         assert self._agent is not None
         for _ in range(OPENINGS):
-            queue = self.world.queue_config(number)
-            session = self._agent.session(".", session_id=name, queue_config=queue)
+            session = self._agent.session(".", session_id=name, **self._session_options(number))
             self._life.sessions[name] = session
             try:
                 await session.ready()
@@ -344,6 +353,14 @@ class AgentRun(LivingRun):
                 await session.close()
                 await asyncio.sleep(0.1)
         raise LawBrokenError("a session cannot be opened")
+
+    def _agent_options(self, life: _Life) -> dict[str, Any]:
+        """What the sessions of a life have in common."""
+        return {"permission_policy": PermissionPolicy(allow=("*",)), **self.world.options}
+
+    def _session_options(self, number: int) -> dict[str, Any]:
+        """What one session has of its own."""
+        return {"queue_config": self.world.queue_config(number)}
 
     async def _crash(self) -> None:
         """The process dies: nothing of it runs any more, and nothing it began is finished."""
@@ -358,6 +375,7 @@ class AgentRun(LivingRun):
             if engine._timer is not None:
                 engine._timer.cancel()
             engine._arm = nothing  # type: ignore[method-assign]  # a dead process has no timers
+            host.desk.close()
         await self._end_tasks()
         for host in hosts.values():
             await host.inbox.lanes.close()
@@ -403,10 +421,14 @@ class AgentRun(LivingRun):
         while live := self._live_rows():
             for session in self._life.sessions.values():
                 session.resume()
+            await self._help()
             self._check_broken()
             if self._loop.time() > until:
                 raise LawBrokenError(f"stuck: not everything has ended {HEALED_S:.0f} s after healing: {live[:12]}")
             await asyncio.sleep(LOOK_S)
+
+    async def _help(self) -> None:
+        """What has to be done from outside so that everything can end."""
 
     def _live_rows(self) -> list[str]:
         messages = [f"{row.id} {row.state}" for row in self._disk.messages.values() if row.live and row.state != "held"]

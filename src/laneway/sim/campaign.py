@@ -8,6 +8,7 @@ from typing import assert_never
 
 from laneway.sim.agent_tier import run_agent_seed
 from laneway.sim.engine_tier import run_engine_seed
+from laneway.sim.gates_tier import run_gates_seed
 from laneway.sim.kernel_tier import run_kernel_seed
 from laneway.sim.mail_kernel_tier import run_mailroom_seed
 from laneway.sim.mail_tier import run_mail_seed
@@ -15,7 +16,7 @@ from laneway.sim.trace import Outcome, Tier, Trace
 
 __all__ = ("TIERS", "Summary", "run_for", "run_seed")
 
-TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail", "agent")
+TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail", "agent", "gates")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +59,8 @@ def run_seed(seed: int, tier: Tier, trace: Trace | None = None) -> Outcome:
             return run_mail_seed(seed, trace=trace)
         case "agent":
             return run_agent_seed(seed, trace=trace)
+        case "gates":
+            return run_gates_seed(seed, trace=trace)
         case _:
             assert_never(tier)
 
