@@ -729,6 +729,35 @@ async def test_a_bad_hook_in_the_options_fails_the_session_at_once() -> None:
             session_of(agent, hooks=[Hook("h", "pre_tool", handler=hang)])
 
 
+# ---- going on ----
+
+
+@pytest.mark.parametrize("name", ["look", "act"])
+@pytest.mark.parametrize("queue", QUEUES)
+@staged
+async def test_a_run_that_goes_on_passes_the_gates_again_for_what_is_open_but_not_for_what_was_heard(
+    queue: bool, name: str
+) -> None:
+    disk, bench = MemoryDisk(), Bench("b")
+    first = ScriptedModel([[*use(name, "a"), *use("look", "b"), *use(name, "c")]])
+    async with agent_of(first, bench, session_store=MemoryStore(disk)) as agent:
+        session = session_of(agent, queue=queue, session_id="s")
+        running = sending(session, "go")
+        await bench.begun("b").wait()
+        await session.close()
+        await asyncio.wait([running])
+    before, diary = list(bench.ended), Diary()
+    second = ScriptedModel([[say("done")]])
+    hooks = [*diary.hooks("pre_prompt"), *guard(answering("block"))]
+    async with agent_of(second, bench, session_store=MemoryStore(disk), hooks=hooks) as agent:
+        await session_of(agent, queue=queue, session_id="s").wait_idle()
+    assert bench.ended == before
+    assert diary.events == []
+    told = dict(statuses(second.requests[0]))
+    assert {told[key] for key in "abc" if key not in before} == {"denied"}
+    assert {told[key] for key in before} <= {"ok"}
+
+
 # ---- without asyncio ----
 
 
