@@ -1,6 +1,7 @@
 """A run with a plan: the model makes one first, does it step by step, and finds that a step cannot be done."""
 
 import asyncio
+from typing import Any
 
 from laneway import AsyncAgent, PermissionPolicy, tool
 from laneway.models import ScriptedModel, call, plan, say
@@ -18,7 +19,7 @@ async def change(module: str) -> str:
     return f"changed {module}"
 
 
-SCRIPT = [
+SCRIPT: list[list[Any]] = [
     [
         plan(
             {"id": "ship", "content": "Release it", "depends_on": ["move"]},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from laneway.dialogue import Answer, ModelRequest, Prompt, Results, ResultStatus, ToolCall, ToolResult, Utterance
-from laneway.kernel.plans import MAKE_PLAN, UPDATE_PLAN, Course, Phase, StepStatus, asks_for_plan, replay
+from laneway.kernel.plans import MAKE_PLAN, UPDATE_PLAN, Course, Phase, StepStatus, replay
 from laneway.kernel.rounds import Round, RoundState
 from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limits, Step, TurnMachine
 from tests.agent_stage import check_conversation
@@ -317,14 +317,13 @@ class PlannedRun:
         self.machine.say([Prompt(text="go")], ["m0"])
         self.machine.begin_plan(Course(MOST))
 
-    def _new(self, *, first: int, course: Course | None = None, tool_rounds: int | None = None) -> TurnMachine:
+    def _new(self, *, first: int, course: Course | None = None) -> TurnMachine:
         return TurnMachine(
             f"run-{self.lives}",
             limits=Limits(max_tool_rounds=self.rounds_max, max_calls_per_answer=CALLS_MAX),
             may_run_beside=may_run_beside,
             first=first,
             course=course,
-            tool_rounds=tool_rounds,
         )
 
     @property
@@ -370,10 +369,9 @@ class PlannedRun:
         found = replay(self.written)
         assert found is not None
         course, due = found
-        assert (course.phase, course.plan) == (phase, plan)
+        assert (course.phase, course.plan, course.tool_rounds) == (phase, plan, self.course.tool_rounds)
         self.lives += 1
-        done = sum(1 for one in self.written if one.answer.calls and not asks_for_plan(one))
-        self.machine = self._new(first=len(self.written) + 1, course=course, tool_rounds=done)
+        self.machine = self._new(first=len(self.written) + 1, course=course)
         self.machine.add(due)
         assert self.heard() == said, "it goes on with another conversation"
 

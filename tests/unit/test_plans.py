@@ -18,7 +18,6 @@ from laneway.kernel.plans import (
     Plan,
     PlanRefusedError,
     StepChange,
-    asks_for_plan,
     change_plan,
     plan_tools,
     read_plan,
@@ -418,7 +417,6 @@ def test_nobody_but_the_run_itself_can_ask_for_a_plan() -> None:
     for one in rounds:
         one.state = RoundState.DONE
     assert replay(rounds) is None
-    assert not any(map(asks_for_plan, rounds))
 
 
 def test_a_user_who_writes_markers_changes_nothing() -> None:

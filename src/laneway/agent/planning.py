@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from laneway.agent_events import PlanningEndEvent, PlanningStartEvent, StepEndEvent, StepStartEvent, TaskUpdatedEvent
 from laneway.errors import RunCancelledError, text_of
 from laneway.kernel.hooks import HookAction
-from laneway.kernel.plans import Course, Phase, Plan, PlanStep, StepStatus, asks_for_plan, plan_tools, replay
-from laneway.kernel.rounds import Round, RoundState
+from laneway.kernel.plans import Course, Phase, Plan, PlanStep, StepStatus, plan_tools, replay
 
 if TYPE_CHECKING:
     from laneway.agent.book import Book
     from laneway.agent.loop import Run
     from laneway.dialogue import Prompt, ToolSpec
+    from laneway.kernel.rounds import Round
 
 __all__ = ("Planner",)
 
@@ -28,9 +28,9 @@ class Planner:
         self._run = run
         self.course: Course | None = None
         self.due: tuple[Prompt, ...] = ()  # what the model of a run that goes on has to be told
-        self.tool_rounds: int | None = None  # of the runs that it goes on for
         self._asks = False  # a plan has been announced, and is not there yet
         self._told: Plan | None = None
+        self._is_over = False
 
     # ---- at the beginning ----
 
@@ -62,13 +62,9 @@ class Planner:
 
     def resume(self, book: Book, last: Round) -> None:
         """Go on with the plan of the runs that end with this round, as their rounds tell it."""
-        line = _line_of(book, last.run_id)
-        found = replay(line)
-        if found is None:
-            return
-        self.course, self.due = found
-        before = line if last.state not in (RoundState.ACTING, RoundState.FINAL) else line[:-1]
-        self.tool_rounds = sum(1 for one in before if one.answer.calls and not asks_for_plan(one))
+        found = replay(_line_of(book, last.run_id))
+        if found is not None:
+            self.course, self.due = found
 
     def resumed(self) -> None:
         """It goes on: whoever watches is told where it is."""
@@ -112,10 +108,11 @@ class Planner:
             self.tell()
 
     def ended(self, error: BaseException) -> None:
-        """The run has ended before its time, and so has its step."""
-        if self.course is None or self._run.goes_on_later:
+        """The run has ended before its time, and so has its step. Only the first time counts."""
+        if self.course is None or self._is_over or self._run.goes_on_later:
             return
         self.tell()
+        self._is_over = True
         if self._asks:
             self._asks = False
             self._run.emit(PlanningEndEvent(steps=0, reason=text_of(error)))
@@ -140,7 +137,7 @@ class Planner:
     def tell(self) -> None:
         """Tell what has changed since the last time."""
         course = self.course
-        if course is None or course.phase is Phase.PLANNING:
+        if course is None or self._is_over or course.phase is Phase.PLANNING:
             return
         plan, told = course.plan, self._told
         if self._asks:

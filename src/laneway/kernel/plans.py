@@ -40,7 +40,6 @@ __all__ = (
     "PlanStep",
     "StepChange",
     "StepStatus",
-    "asks_for_plan",
     "change_plan",
     "plan_tools",
     "read_plan",
@@ -385,6 +384,7 @@ class Course:
         self.plan: Plan | None = None
         self.refused = 0
         self.reason = ""  # why there is no plan
+        self.tool_rounds = 0  # rounds with calls, but for those in which a plan was asked for
 
     @property
     def ask(self) -> Prompt:
@@ -442,6 +442,8 @@ class Course:
 
     def heard(self, one: Round) -> tuple[Prompt, ...]:
         """A round has come to its end: what it changes, and what the model is told next."""
+        if one.answer.calls and self.phase is not Phase.PLANNING:
+            self.tool_rounds += 1
         match self.phase:
             case Phase.PLANNING:
                 return self._heard_plan(one)
@@ -535,11 +537,6 @@ def replay(rounds: Sequence[Round]) -> tuple[Course, tuple[Prompt, ...]] | None:
             course = Course(int(found.group(1)))
         due = course.heard(one) if one.state in (RoundState.DONE, RoundState.CUT) else ()
     return None if course is None else (course, due)
-
-
-def asks_for_plan(one: Round) -> bool:
-    """Whether a round is one in which the model was asked for a plan: it runs no tools."""
-    return any(prompt.role == ROLE and _ASKED.match(prompt.text) for prompt in one.prompts)
 
 
 # ---- what the model may call ----

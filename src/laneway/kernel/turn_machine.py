@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from laneway.dialogue import Answer, Prompt, ResultStatus, ToolCall, ToolResult, Utterance
-from laneway.kernel.plans import Course, Phase, asks_for_plan
+from laneway.kernel.plans import Course, Phase
 from laneway.kernel.rounds import Round, RoundState
 from laneway.kernel.texts import SKIPPED
 
@@ -85,7 +85,6 @@ class TurnMachine:
         resumed_from: str = "",
         first: int = 1,
         course: Course | None = None,
-        tool_rounds: int | None = None,
     ) -> None:
         self.run_id = run_id
         self.limits = limits
@@ -99,7 +98,6 @@ class TurnMachine:
         self._begun: frozenset[str] = frozenset()
         self._left_out = 0  # rounds up to this place are told by a summary
         self._first = first  # the number of its first round: a run that goes on for another one goes on counting
-        self._tool_rounds = first - 1 if tool_rounds is None else tool_rounds  # of the runs that it goes on for
 
     # ---- what happens ----
 
@@ -233,7 +231,7 @@ class TurnMachine:
             return Act(self._batch())
         if one is not None and one.state is RoundState.ACTING:
             return Close(one)
-        done = self._tool_rounds + sum(1 for each in self.rounds if each.answer.calls and not asks_for_plan(each))
+        done = self._tool_rounds()
         if done >= self.limits.max_tool_rounds:
             return Fail(
                 f"{done} rounds of tools without an answer, and max_tool_rounds is {self.limits.max_tool_rounds}"
@@ -247,6 +245,12 @@ class TurnMachine:
         one.state = RoundState.DONE
         if self.course is not None:
             self._said += self.course.heard(one)
+
+    def _tool_rounds(self) -> int:
+        """How many rounds of tools there were, those of the runs that this one goes on for among them."""
+        if self.course is not None:
+            return self.course.tool_rounds
+        return self._first - 1 + sum(1 for each in self.rounds if each.answer.calls)
 
     def _batch(self) -> tuple[ToolCall, ...]:
         """The next calls to make: neighbours that may run beside each other, or one alone, as a barrier."""

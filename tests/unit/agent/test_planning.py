@@ -16,7 +16,7 @@ from laneway.errors import ModelError, RunFailedError
 from laneway.kernel.plans import ROLE
 from laneway.models import ScriptedModel, call, fail, plan, say
 from laneway.models.scripted import Entry
-from laneway.options import PermissionPolicy
+from laneway.options import LaneHandlerConfig, PermissionPolicy, SessionQueueConfig
 from laneway.sim.loop import run_sim
 from tests.agent_stage import (
     Bench,
@@ -32,7 +32,7 @@ from tests.agent_stage import (
     statuses,
     use,
 )
-from tests.stage import passing
+from tests.stage import passing, simulated
 from tests.unit.agent.test_resume import WAITS, Trade, World
 
 PLAN_EVENTS = ("planning_start", "planning_end", "task_updated", "step_start", "step_end")
@@ -492,13 +492,16 @@ async def test_a_hook_is_told_once_what_came_of_the_planning(first: Any, steps: 
 def going_on(world: World, *script: Entry, trade: Trade | None = None, **options: Any) -> tuple[ScriptedModel, Watch]:
     """The next process: what its model was asked, and what was told."""
     seen: list[Watch] = []
+    model = ScriptedModel(script)
 
-    async def then(session: AsyncSession) -> None:
-        seen.append(Watch(session.subscribe()))
-        await passing()
-        await session.wait_idle()
+    async def main() -> None:
+        async with world.process(model, (trade or Trade()).tools(), **options) as (session, _):
+            seen.append(Watch(session.subscribe()))
+            await session.ready()
+            await session.wait_idle()
 
-    model = world.go_on(then, *script, trade=trade, **options)
+    run_sim(main(), seed=world.life)
+    check_model(model)
     return model, seen[0]
 
 
@@ -657,3 +660,79 @@ async def test_prompts_of_a_plan_have_a_role_that_no_message_has() -> None:
     said = [each for each in stage.model.requests[-1].conversation if getattr(each, "role", "") == ROLE]
     assert all(getattr(each, "text", "").startswith("[") for each in said)
     assert len(said) == 6
+
+
+# ---- what others do with the calls of a step ----
+
+
+@simulated
+async def test_calls_of_each_step_go_out_where_the_lane_is_external() -> None:
+    script: list[Entry] = [
+        [plan("a", "b")],
+        use("act", "x"),
+        [say("1")],
+        use("act", "y", "z"),
+        [say("2")],
+        [say("end")],
+    ]
+    bench = Bench()
+    handlers = {"execute": LaneHandlerConfig("external", 1_000, ordered=False)}
+    config = SessionQueueConfig(lane_handlers=handlers, execute_max_concurrency=4)
+    async with staged(*script, bench=bench, queue=config) as stage:
+        watch = Watch(stage.session.stream("go"))
+        done: list[str] = []
+        progress: list[str] = []
+        while not watch.task.done():
+            await passing()
+            for task in await stage.session.pending_external_tasks():
+                done.append(task["payload"]["key"])
+                progress.append(tasks(watch.of("task_updated")[-1]))
+                await stage.session.complete_external_task(task["task_id"], {"success": True, "result": "ok"})
+    assert bench.began == []
+    assert (done[0], sorted(done)) == ("x", ["x", "y", "z"])
+    assert progress == ["1:in_progress 2:pending", *["1:completed 2:in_progress"] * 2]
+    assert told(watch.events)[-1] == "end 2 completed"
+    check_events(watch.events)
+
+
+@simulated
+async def test_a_step_whose_tool_does_not_die_is_told_as_cancelled_before_the_end_of_its_run() -> None:
+    bench = Bench("x")
+    async with staged([plan("a", "b")], use("nail", "x"), bench=bench) as stage:
+        watch = Watch(stage.session.stream("go"))
+        everything = Watch(stage.session.subscribe())
+        await bench.begun("x").wait()
+        await stage.session.cancel("enough")
+        await watch.task
+        bench.let_go()
+        await passing()
+    assert told(watch.events) == ["start 1", "end 1 cancelled"]
+    assert told(everything.events).count("end 1 cancelled") == 1
+    assert watch.types[-3:] == ["step_end", "task_updated", "error"]
+
+
+@pytest.mark.parametrize("where", ["plan", "model", "tool"])
+def test_a_session_that_is_closed_in_a_step_goes_on_there_when_it_is_opened_again(where: str) -> None:
+    world = World()
+
+    async def main() -> None:
+        trade, held = Trade(holds=True), Held(say("never"))
+        rest: dict[str, list[Entry]] = {
+            "plan": [held],
+            "model": [[plan("a", "b")], [say("1")], held],
+            "tool": [[plan("a", "b")], [say("1")], [call("put", name=WAITS)]],
+        }
+        async with world.process(ScriptedModel(rest[where]), trade.tools(), planning=True) as (session, _):
+            watch = Watch(session.stream("go"))
+            await (trade.reached if where == "tool" else held.asked).wait()
+            await session.close()
+            await watch.task
+            assert watch.of("planning_end", "step_end")[-1:] == watch.of("step_end")[-1:]
+
+    run_sim(main(), seed=0)
+    script: list[Entry] = [[plan("a", "b")], [say("1")], [say("2")], [say("end")]]
+    model, watch = going_on(world, *(script if where == "plan" else script[2:]), planning=True, max_tool_rounds=2)
+    assert told(watch.events)[-2:] == ["start 2", "end 2 completed"]
+    assert len(watch.of("step_start")) == (2 if where == "plan" else 1)
+    assert prompts(model.requests[-1]).count("[Plan step 2 of 2] b") == 1
+    assert not watch.of("error")
