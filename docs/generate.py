@@ -10,13 +10,11 @@ other numbers every time; `--check` only mentions them.
 from __future__ import annotations
 
 import argparse
-import configparser
 import dataclasses
 import enum
 import importlib
 import inspect
 import json
-import pkgutil
 import re
 import sys
 import tomllib
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints, is_typeddict
 
 import laneway
+from docs.blocks import BLOCKS, modes, rights
 from docs.wording import (
     BENCH,
     DOCS,
@@ -41,16 +40,9 @@ from docs.wording import (
     table,
     value_of,
 )
-from laneway import agent_events, dialogue, errors, events, records, rows, system
+from laneway import agent_events, errors, events, options, policies, records, rows, system
 from laneway.errors import UsageError
 from laneway.kernel import directives
-from laneway.kernel.jobs import TRANSITIONS, Trigger
-from laneway.kernel.ledger import LEDGER_TRANSITIONS, LedgerState
-from laneway.kernel.messages import MESSAGE_TRANSITIONS, Change
-from laneway.kernel.rounds import RoundState
-from laneway.lanes import GATEWAY_LANES, TOOL_LANES
-from laneway.mail import MessageState, Mode, TurnState
-from laneway.records import JobState, WaitReason
 
 NOTICE: Final = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->"
 
@@ -69,7 +61,7 @@ ERRORS: Final = frozenset(
 NOT_MADE: Final = frozenset(
     {
         "AgentStream", "AsyncSession", "Child", "DeadLetters", "EventStream", "History", "Job", "LaneScope", "Model",
-        "RunStream", "Session", "Slot", "Store", "Subscription", "Tool", "Turn",
+        "RunStream", "Session", "Slot", "Store", "Subscription", "TaskDesk", "Tool", "Transport", "Turn",
     }
 )  # fmt: skip
 # Public for the engine only.
@@ -85,14 +77,18 @@ INNER: Final = frozenset(
         "AsyncSession.compact_wanted",
         "AsyncSession.emit_event",
         "AsyncSession.follow",
+        "AsyncSession.keep_task",
         "AsyncSession.lane_of",
+        "AsyncSession.live_run",
         "AsyncSession.may_run_beside",
+        "AsyncSession.relay",
         "AsyncSession.resume_wanted",
         "AsyncSession.run_turn",
         "AsyncSession.settled",
         "AsyncSession.shut",
         "AsyncSession.spec_of",
         "AsyncSession.start",
+        "AsyncSession.submit_compaction",
         "AsyncSession.submit_model",
         "AsyncSession.unpaused",
         "DeadLetters.keep",
@@ -256,6 +252,8 @@ SETTINGS: Final[Mapping[str, tuple[Any, dict[str, Any]]]] = {
     "RateLimit": (records.RateLimit, {"count": 1, "window_ms": 1}),
     "Boost": (records.Boost, {}),
     "BoostStep": (records.BoostStep, {"remaining_percent": 50, "levels": 1}),
+    "LaneHandlerConfig": (options.LaneHandlerConfig, {}),
+    "ConfirmationPolicy": (policies.ConfirmationPolicy, {}),
     "HostEnv": (system.HostEnv, {}),
 }
 
@@ -299,7 +297,7 @@ def range_of(thing: Any, parameter: inspect.Parameter, needed: Mapping[str, Any]
         thing(**{**needed, parameter.name: Nonsense()})
     except UsageError as refusal:
         said = refusal.message.partition(", not NONSENSE")[0].replace(f"{records.DURATION_MAX_MS:,}", "ten years")
-        if said.startswith("there is no"):
+        if said.startswith("there is no") or said.endswith("cannot be NONSENSE"):
             said = f"{refusal.hint}"
         said = re.sub(r"^.*?(?:must be|must map|maps|is) (?=a |an |True|'|names|lanes|text)", "", said)
         said = re.sub(r"^a (?:whole )?number from ", "", said).replace("'", "`")
@@ -498,25 +496,6 @@ def commands_page() -> str:
     return page(out)
 
 
-def rights() -> str:
-    """Every command with what it does and the right it needs."""
-    samples: dict[type[Any], dict[str, Any]] = {
-        directives.QueueSet: {"options": laneway.QueueOptions()},
-        directives.Inline: {"options": laneway.QueueOptions(), "text": ""},
-        directives.SendAs: {"mode": Mode.STEER, "text": ""},
-        directives.QueueCancel: {"message_id": ""},
-        directives.Approve: {"approval_id": ""},
-        directives.Deny: {"approval_id": ""},
-    }
-    kinds = [kind for kind in directives.Directive.__args__ if kind is not directives.Invalid]
-    rows = []
-    for kind in kinds:
-        typed, _, does = first_line(kind).partition(": ")
-        right = directives.required_right(kind(**samples.get(kind, {})))
-        rows.append((typed, does.removesuffix("."), f"`{right}`" if right else "anybody"))
-    return table(["command", "what it does", "right"], rows)
-
-
 def tables_page() -> str:
     """The tables of a store, from the statements that make them."""
     sql = (ROOT / "src" / "laneway" / "stores" / "sql" / "0001_rows.sql").read_text(encoding="utf-8")
@@ -543,183 +522,8 @@ def page(blocks: Iterable[str]) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-# ---- blocks inside pages ----------------------------------------------------------------------------------
+# ---- what is written where ---------------------------------------------------------------------------------
 
-TRIGGERS: Final = {Trigger[name]: words for name, words in WORDS["triggers"].items()}
-CHANGES: Final = {Change[name]: words for name, words in WORDS["changes"].items()}
-
-
-def job_states() -> str:
-    """The diagram and the table of the states of a job."""
-    begins = ["    [*] --> queued: submit", "    [*] --> scheduled: submit with a delay"]
-    moves: dict[tuple[JobState, JobState], list[str]] = {}
-    for (state, trigger), target in TRANSITIONS.items():
-        moves.setdefault((state, target), []).append(str(trigger))
-    arrows = [f"    {state} --> {target}: {', '.join(triggers)}" for (state, target), triggers in moves.items()]
-    ends = [f"    {state} --> [*]" for state in JobState if state.is_final]
-    diagram = "\n".join(["```mermaid", "stateDiagram-v2", *begins, *arrows, *ends, "```"])
-    comments = comments_of(JobState)
-    rows = []
-    for state in JobState:
-        into = sorted({str(trigger) for (_, trigger), target in TRANSITIONS.items() if target is state})
-        begun = ["submit"] if state in (JobState.QUEUED, JobState.SCHEDULED) else []
-        meaning = "final" if state.is_final else comments[state.name]
-        rows.append((f"`{state}`", meaning, ", ".join([*begun, *into])))
-    movers = [(str(trigger), TRIGGERS[trigger]) for trigger in Trigger]
-    states = table(["state", "meaning", "reached by"], rows)
-    return "\n\n".join([diagram, states, "Who moves a job:", table(["change", "who or what"], movers)])
-
-
-def message_states() -> str:
-    """The states of a message and the ways between them, from the table that decides."""
-    moves: dict[tuple[str, str], list[str]] = {}
-    for (state, change), target in MESSAGE_TRANSITIONS.items():
-        # Waiting messages can end in the same ways, wherever they wait: one node for them keeps the picture readable.
-        waits = target.is_final and all((one, change) in MESSAGE_TRANSITIONS for one in WAITING)
-        moves.setdefault(("waiting" if waits else str(state), str(target)), []).append(_said(change))
-    arrows = [f"    {start} --> {end}: {', '.join(dict.fromkeys(words))}" for (start, end), words in moves.items()]
-    anywhere = f'    state "{", ".join(WAITING)}" as waiting'
-    ends = [f"    {state} --> [*]" for state in MessageState if state.is_final]
-    diagram = "\n".join(
-        ["```mermaid", "stateDiagram-v2", "    [*] --> queued: submit", *arrows, anywhere, *ends, "```"]
-    )
-    comments = {**comments_of(MessageState), "QUEUED": "waits for a turn", "RUNNING": "a turn is at work on it"}
-    states = []
-    for state in MessageState:
-        into = dict.fromkeys(_said(change) for (_, change), target in MESSAGE_TRANSITIONS.items() if target is state)
-        begun = ["submit"] if state is MessageState.QUEUED else []
-        final = "yes" if state.is_final else ""
-        states.append((f"`{state}`", final, comments[state.name], ", ".join([*begun, *into])))
-    movers = [(_said(change), CHANGES[change]) for change in Change]
-    listed = table(["state", "final", "meaning", "reached by"], states)
-    return "\n\n".join([diagram, listed, "Who or what moves a message:", table(["change", "who or what"], movers)])
-
-
-WAITING: Final = (MessageState.QUEUED, MessageState.PARKED, MessageState.HELD)
-
-
-def _said(change: Change) -> str:
-    return change.value.replace("_", " ")
-
-
-def modes() -> str:
-    """Every mode in one line, with its other names."""
-    comments = comments_of(Mode)
-    names = importlib.import_module("laneway.config.settings").MODE.aliases
-    rows = []
-    for mode in Mode:
-        others = [f"`{name}`" for name in names if Mode.parse(name) is mode]
-        rows.append((f"`{mode}`", comments[mode.name], ", ".join(others)))
-    return table(["mode", "a message that comes while the session is busy", "also"], rows)
-
-
-def turn_states() -> str:
-    """The states of a turn."""
-    words = WORDS["turn_states"]
-    rows = [(f"`{state}`", "yes" if state.is_final else "", words[state.name]) for state in TurnState]
-    return table(["state", "final", "meaning"], rows)
-
-
-def wait_reasons() -> str:
-    """Why a job may have to wait."""
-    comments = comments_of(WaitReason)
-    return table(["`reason`", "means"], [(f"`{reason}`", comments[reason.name]) for reason in WaitReason])
-
-
-def presets() -> str:
-    """The lanes of the presets."""
-    rows = []
-    for preset, lanes in (("Lanes.for_tools()", TOOL_LANES), ("Lanes.for_gateway()", GATEWAY_LANES)):
-        rows += [
-            (f"`{preset}`", f"`{name}`", f"P{lane.priority}", str(lane.concurrency)) for name, lane in lanes.items()
-        ]
-    rows.append(("`Lanes.limiter(n)`", "`agent`", f"P{records.LaneConfig().priority}", "n, 1 to 10; 10 n may wait"))
-    return table(["preset", "lane", "priority", "width"], rows)
-
-
-def layers() -> str:
-    """Who may import whom, from the contract that is enforced."""
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / ".importlinter", encoding="utf-8")
-    lines = parser["importlinter:contract:layers"]["layers"].split("\n")
-    there = [[name.strip() for name in line.split("|") if "(" not in name] for line in lines if line.strip()]
-    rows = [names for names in there if names]
-    nodes = [f'    L{number}["{" · ".join(names)}"]' for number, names in enumerate(rows)]
-    arrows = [f"    L{number} --> L{number + 1}" for number in range(len(rows) - 1)]
-    return "\n".join(["```mermaid", "flowchart TD", *nodes, *arrows, "```"])
-
-
-def modules() -> str:
-    """Every module and the first line of what it says of itself."""
-    rows = []
-    for found in sorted(pkgutil.walk_packages([str(ROOT / "src" / "laneway")], "laneway."), key=lambda one: one.name):
-        path = ROOT / "src" / Path(*found.name.split("."))
-        file = path / "__init__.py" if found.ispkg else path.with_suffix(".py")
-        said = re.match(r'"""(.*?)(?:\n\n|"""|\n(?=```))', file.read_text(encoding="utf-8"), re.DOTALL)
-        if said and not found.name.endswith("__main__"):
-            rows.append((f"`{found.name.removeprefix('laneway.')}`", " ".join(said[1].split())))
-    return table(["module", "what it is"], rows)
-
-
-def round_states() -> str:
-    """The states of a round."""
-    comments = comments_of(RoundState)
-    return table(["state", "meaning"], [(f"`{state}`", comments[state.name]) for state in RoundState])
-
-
-def result_states() -> str:
-    """How a call can end."""
-    comments = comments_of(dialogue.ResultStatus)
-    return table(["status", "meaning"], [(f"`{one}`", comments[one.name]) for one in dialogue.ResultStatus])
-
-
-def ledger_states() -> str:
-    """The states of an entry of the ledger, and the ways between them."""
-    moves: dict[tuple[LedgerState, LedgerState], list[str]] = {}
-    for (state, change), target in LEDGER_TRANSITIONS.items():
-        moves.setdefault((state, target), []).append(str(change))
-    arrows = [f"    {state} --> {target}: {', '.join(words)}" for (state, target), words in moves.items()]
-    left = {state for state, _ in LEDGER_TRANSITIONS}
-    ends = [f"    {state} --> [*]" for state in LedgerState if state not in left]
-    diagram = ["```mermaid", "stateDiagram-v2", "    [*] --> intended: before the call", *arrows, *ends, "```"]
-    comments = {"DONE": "it worked", **comments_of(LedgerState)}
-    rows = [(f"`{state}`", comments[state.name]) for state in LedgerState]
-    return "\n".join(diagram) + "\n\n" + table(["state", "meaning"], rows)
-
-
-def builtin_tools() -> str:
-    """The tools that every agent has, from their own schemas."""
-    from laneway import tools
-
-    rows = []
-    for each in tools.builtin_tools():
-        spec = each.spec
-        needed = spec.parameters.get("required", ())
-        parts = []
-        for name, schema in spec.parameters["properties"].items():
-            said = f"`{name}`" if name in needed else f"`{name}={json.dumps(schema.get('default'))}`"
-            parts.append(f"{said}: {schema.get('description', '').rstrip('.')}")
-        lane = tools.lane_of(spec)
-        first = spec.description.partition("\n")[0]
-        rows.append((f"`{spec.name}`", f"`{spec.effect}`", f"`{lane}`", first, "<br>".join(parts).replace("\n", " ")))
-    return table(["tool", "effect", "lane", "what it does", "arguments"], rows)
-
-
-BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
-    "job-states": job_states,
-    "message-states": message_states,
-    "modes": modes,
-    "turn-states": turn_states,
-    "rights": rights,
-    "wait-reasons": wait_reasons,
-    "presets": presets,
-    "round-states": round_states,
-    "result-states": result_states,
-    "ledger-states": ledger_states,
-    "builtin-tools": builtin_tools,
-    "layers": layers,
-    "modules": modules,
-}
 PAGES: Final[Mapping[str, Callable[[], str | None]]] = {
     "reference/api.md": api_page,
     "reference/settings.md": settings_page,

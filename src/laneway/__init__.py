@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         LaneCycleError,
         LaneFullError,
         LanewayError,
+        LeaseLostError,
         MailboxFullError,
         MessageStateError,
         ModelError,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         StoreVersionError,
         ToolArgumentsError,
         ToolFailedError,
+        TransportUnavailableError,
         UnavailableError,
         UnknownHandlerError,
         UnknownJobError,
@@ -77,10 +79,17 @@ if TYPE_CHECKING:
         UnknownMessageError,
         UnknownRunError,
         UnknownStoreError,
+        UnknownTaskError,
         UnstorableError,
         UsageError,
         WaitTimeoutError,
         WrongThreadError,
+    )
+    from laneway.external import (
+        ExternalTask,
+        ExternalTaskResult,
+        Lease,
+        TaskState,
     )
     from laneway.inbox import (
         Inbox,
@@ -121,18 +130,24 @@ if TYPE_CHECKING:
     )
     from laneway.options import (
         LaneHandlerConfig,
-        PermissionPolicy,
         PriorityBoostConfig,
         RateLimitConfig,
         RetryPolicyConfig,
         SessionOptions,
         SessionQueueConfig,
     )
+    from laneway.policies import (
+        ConfirmationPolicy,
+        Hook,
+        McpServerConfig,
+        PermissionPolicy,
+    )
     from laneway.ports import (
         History,
         Model,
         Store,
         Tool,
+        Transport,
     )
     from laneway.records import (
         Boost,
@@ -192,6 +207,9 @@ if TYPE_CHECKING:
         Toolbox,
         tool,
     )
+    from laneway.transports import (
+        LocalTransport,
+    )
 
 __version__ = "0.1.0"
 
@@ -211,6 +229,7 @@ __all__ = (
     "Child",
     "ClosedError",
     "ConfigError",
+    "ConfirmationPolicy",
     "ConflictError",
     "DeadLetter",
     "DeadLetters",
@@ -222,6 +241,8 @@ __all__ = (
     "Effect",
     "EventStream",
     "Explanation",
+    "ExternalTask",
+    "ExternalTaskResult",
     "FencedError",
     "FileSessionStore",
     "Final",
@@ -231,6 +252,7 @@ __all__ = (
     "HistogramStats",
     "History",
     "HistoryEntry",
+    "Hook",
     "HostEnv",
     "Inbox",
     "InternalError",
@@ -256,9 +278,13 @@ __all__ = (
     "LaneStats",
     "Lanes",
     "LanewayError",
+    "Lease",
+    "LeaseLostError",
     "LedgerEntry",
     "LedgerState",
+    "LocalTransport",
     "MailboxFullError",
+    "McpServerConfig",
     "MemorySessionStore",
     "Message",
     "MessageKind",
@@ -316,6 +342,7 @@ __all__ = (
     "Story",
     "StoryStep",
     "Subscription",
+    "TaskState",
     "Tool",
     "ToolArgumentsError",
     "ToolCall",
@@ -325,6 +352,8 @@ __all__ = (
     "ToolResult",
     "ToolSpec",
     "Toolbox",
+    "Transport",
+    "TransportUnavailableError",
     "Turn",
     "TurnState",
     "UnavailableError",
@@ -334,6 +363,7 @@ __all__ = (
     "UnknownMessageError",
     "UnknownRunError",
     "UnknownStoreError",
+    "UnknownTaskError",
     "UnstorableError",
     "Usage",
     "UsageError",
@@ -355,14 +385,15 @@ _HOMES = {
             "ApprovalExpiredError ClosedError ConfigError ConflictError DeniedError DrainingError "
             "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
-            "JobTimeoutError LaneCycleError LaneFullError LanewayError MailboxFullError MessageStateError "
-            "ModelError ModelLimitedError ModelUnavailableError PermissionDeniedError PromptTooLongError "
-            "RealModelForbiddenError "
+            "JobTimeoutError LaneCycleError LaneFullError LanewayError LeaseLostError MailboxFullError "
+            "MessageStateError ModelError ModelLimitedError ModelUnavailableError PermissionDeniedError "
+            "PromptTooLongError RealModelForbiddenError "
             "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
-            "StoreVersionError ToolArgumentsError ToolFailedError UnavailableError UnknownHandlerError UnknownJobError "
-            "UnknownLaneError UnknownMessageError UnknownRunError UnknownStoreError UnstorableError UsageError "
-            "WaitTimeoutError WrongThreadError"
+            "StoreVersionError ToolArgumentsError ToolFailedError TransportUnavailableError UnavailableError "
+            "UnknownHandlerError UnknownJobError UnknownLaneError UnknownMessageError UnknownRunError "
+            "UnknownStoreError UnknownTaskError UnstorableError UsageError WaitTimeoutError WrongThreadError"
         ),
+        "external": "ExternalTask ExternalTaskResult Lease TaskState",
         "inbox": "Inbox",
         "kernel.ledger": "LedgerEntry LedgerState",
         "lanes": "JobOptions Lanes LaneScope",
@@ -372,10 +403,10 @@ _HOMES = {
             "StoryStep TurnState"
         ),
         "options": (
-            "LaneHandlerConfig PermissionPolicy PriorityBoostConfig RateLimitConfig RetryPolicyConfig "
-            "SessionOptions SessionQueueConfig"
+            "LaneHandlerConfig PriorityBoostConfig RateLimitConfig RetryPolicyConfig SessionOptions SessionQueueConfig"
         ),
-        "ports": "History Model Store Tool",
+        "policies": "ConfirmationPolicy Hook McpServerConfig PermissionPolicy",
+        "ports": "History Model Store Tool Transport",
         "records": (
             "Boost BoostStep DeadLetter DrainReport Effect Explanation Group HistogramStats JobId JobInfo "
             "JobState LaneConfig LaneMetrics LaneStats Priority RateLimit RetryPolicy Snapshot Stats WaitReason"
@@ -389,12 +420,13 @@ _HOMES = {
         "sync": "Agent RunStream Session",
         "system": "FixedClock HostEnv SequentialIdGenerator",
         "tools": "tool Toolbox",
+        "transports": "LocalTransport",
     }.items()
     for name in names.split()
 }
 """Where each public name is at home."""
 
-_PARTS = frozenset({"agent_events", "errors", "events", "models", "stores", "tools"})
+_PARTS = frozenset({"agent_events", "errors", "events", "models", "stores", "tools", "transports"})
 """Modules that are there without being imported by name."""
 
 

@@ -9,13 +9,15 @@ import pytest
 
 import laneway
 from bench.catalogue import WORKLOADS
-from docs import generate, wording
+from docs import blocks, generate, wording
 from laneway.agent_events import AGENT_EVENTS
 from laneway.events import EVENT_TYPES
+from laneway.external import TaskState
 from laneway.kernel import directives
 from laneway.kernel.jobs import TRANSITIONS, Trigger
 from laneway.kernel.ledger import LEDGER_TRANSITIONS
 from laneway.kernel.messages import MESSAGE_TRANSITIONS, Change
+from laneway.kernel.task_board import TaskChange
 from laneway.mail import MessageState, Mode, TurnState
 from laneway.records import WaitReason
 
@@ -54,20 +56,28 @@ def test_every_event_of_a_run_is_in_the_reference() -> None:
 
 
 def test_every_change_of_the_ledger_is_in_its_diagram() -> None:
-    diagram = generate.ledger_states().partition("```mermaid")[2].partition("```")[0]
+    diagram = blocks.ledger_states().partition("```mermaid")[2].partition("```")[0]
     assert [change for _, change in LEDGER_TRANSITIONS if str(change) not in diagram] == []
 
 
+def test_every_state_and_change_of_an_external_task_is_in_its_block() -> None:
+    diagram = blocks.task_states().partition("```mermaid")[2].partition("```")[0]
+    assert [state for state in TaskState if state not in diagram] == []
+    assert [change for change in TaskChange if change.value.replace("_", " ") not in diagram] == []
+    assert set(wording.WORDS["task_states"]) == set(TaskState.__members__)
+    assert set(wording.WORDS["task_changes"]) == set(TaskChange.__members__)
+
+
 def test_every_change_of_a_job_has_somebody_who_makes_it() -> None:
-    assert set(generate.TRIGGERS) == set(Trigger) == {trigger for _, trigger in TRANSITIONS}
+    assert set(blocks.TRIGGERS) == set(Trigger) == {trigger for _, trigger in TRANSITIONS}
 
 
 def test_every_change_of_a_message_has_somebody_who_makes_it() -> None:
-    assert set(generate.CHANGES) == set(Change) == {change for _, change in MESSAGE_TRANSITIONS}
+    assert set(blocks.CHANGES) == set(Change) == {change for _, change in MESSAGE_TRANSITIONS}
 
 
 def test_the_diagram_of_messages_shows_every_state_and_every_change() -> None:
-    block = generate.message_states()
+    block = blocks.message_states()
     diagram = block.partition("```mermaid")[2].partition("```")[0]
     assert [state for state in MessageState if str(state) not in diagram] == []
     assert [change for change in Change if change.value.replace("_", " ") not in diagram] == []
