@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bench import agents, durable, measures
+from bench import agents, durable, externals, measures
 from bench.agent_workloads import AGENT_WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
+from bench.external_workloads import EXTERNAL_WORKLOADS
 from bench.measures import Measure
 from bench.workloads import LANES_WORKLOADS, Workload
 
 __all__ = ("MEASURES", "WORKLOADS")
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
-    workload.name: workload for workload in (*LANES_WORKLOADS, *DURABLE_WORKLOADS, *AGENT_WORKLOADS)
+    workload.name: workload
+    for workload in (*LANES_WORKLOADS, *DURABLE_WORKLOADS, *AGENT_WORKLOADS, *EXTERNAL_WORKLOADS)
 }
-MEASURES: Final[Mapping[str, Measure]] = {**measures.MEASURES, **durable.MEASURES, **agents.MEASURES}
+MEASURES: Final[Mapping[str, Measure]] = {
+    **measures.MEASURES,
+    **durable.MEASURES,
+    **agents.MEASURES,
+    **externals.MEASURES,
+}
