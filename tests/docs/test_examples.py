@@ -12,7 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES_MAX = 60
 EXPECTED = {
+    "agent_approvals.py": [
+        "ada: You may not do that",
+        "ok: paid 9 to ada",
+        "denied: [Denied: olga did not approve it: not him]",
+        "confirmation_timeout: rejected",
+        "denied: [Denied: nobody approved it within 500 ms]",
+    ],
     "agent_hello.py": ["Take a hat: it is sunny in Rome. (2 rounds, 1 call)"],
+    "agent_planning.py": ["step 2: Use tokens in auth", "failed: it is Friday", "3 of 4 done", "It is not released"],
     "agent_resume.py": [
         "the first process ended with -9",
         "tool pay (call-1, ok): paid rent",

@@ -638,3 +638,49 @@ async def test_what_a_hook_has_changed_is_what_somebody_is_asked_about() -> None
         assert await session.confirm_tool_use("a", True, args={"key": "b"})
         await sent
     assert bench.ended == ["b"]
+
+
+# ---- sub-agents ----
+
+
+def delegating(*script: Any) -> ScriptedModel:
+    """A model whose first session has another one do it."""
+    return ScriptedModel([[call("task", prompt="do it", description="work").with_id("t")], *script])
+
+
+@pytest.mark.parametrize("way", ["call", "request", "command"])
+@staged
+async def test_what_a_sub_agent_asks_is_answered_at_its_parent(way: str) -> None:
+    bench = Bench()
+    model = delegating(use("act", "a"), [say("child")], [say("parent")])
+    async with opened(model, bench, subagents=True, **asks(approvers=("ada",))) as session:
+        sent = sending(session, "go")
+        found = await the_one(session)
+        assert (found.tool_id, found.session_id.startswith(f"{session.session_id}~")) == ("a", True)
+        assert await session.approvals() == []  # of its own
+        if way == "command":
+            assert "may not" in (await session.command(f"/approve {found.approval_id}", sender=EVE) or "")
+            assert "approved" in (await session.command(f"/approve {found.approval_id}", sender=ADA) or "")
+        else:
+            assert await session.confirm_tool_use("a" if way == "call" else found.approval_id, True)
+        assert (await sent).text == "parent"
+    assert bench.ended == ["a"]
+
+
+@staged
+async def test_taking_back_and_ending_reaches_what_sub_agents_ask() -> None:
+    bench = Bench()
+    model = delegating(use("act", "a"), use("act", "b"), [say("late")])
+    async with opened(model, bench, subagents=True, **asks()) as session:
+        sent = sending(session, "go")
+        assert (await the_one(session)).tool_id == "a"
+        assert await session.cancel_confirmations("not now") == 1
+        await passing()
+        assert (await the_one(session)).tool_id == "b"
+        assert await session.cancel("enough")
+        with pytest.raises(RunCancelledError):
+            await sent
+        assert await pending(session) == []
+        rows = await session.host.inbox.engine.store.history.states(session.owner, "approval")
+        assert rows == []  # they belong to the child
+    assert bench.began == []
