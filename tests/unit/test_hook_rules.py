@@ -21,6 +21,7 @@ from laneway.kernel.hooks import (
     NonsenseError,
     changed,
     hook_rule,
+    own_copy,
     read_answer,
 )
 
@@ -390,3 +391,13 @@ def test_a_block_stays_one_whatever_else_is_in_the_answer() -> None:
 def test_later_hooks_see_what_was_changed() -> None:
     assert changed("pre_tool_use", {"tool": "a", "args": {"x": 1}}, {"y": 2}) == {"tool": "a", "args": {"y": 2}}
     assert changed("pre_prompt", {"prompt": "a", "run_id": "r"}, {"prompt": "b"}) == {"prompt": "b", "run_id": "r"}
+
+
+def test_a_copy_of_a_payload_shares_nothing_that_can_be_changed() -> None:
+    kept: dict[str, Any] = {"a": [1, {"b": {"c"}}], "d": (1, [2]), "e": None}
+    copied = own_copy(kept)
+    assert copied == kept
+    copied["a"][1]["b"].add("x")
+    copied["d"][1].append(3)
+    copied["a"].append(2)
+    assert kept == {"a": [1, {"b": {"c"}}], "d": (1, [2]), "e": None}

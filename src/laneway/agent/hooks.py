@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import copy
 import functools
 import inspect
 import logging
@@ -34,6 +33,7 @@ from laneway.kernel.hooks import (
     NonsenseError,
     changed,
     hook_rule,
+    own_copy,
     read_answer,
 )
 from laneway.policies import Hook
@@ -225,7 +225,7 @@ class Hooks:
         for each in self._by_event.get(event_type, ()):
             hook = self._now(each)
             if hook is not None and hook.rule.config.async_execution:
-                self._tell_later(hook, copy.deepcopy(told))
+                self._tell_later(hook, own_copy(told))
             elif hook is not None:
                 await self._tell(hook, told)
 
@@ -269,7 +269,7 @@ class Hooks:
             raise _FailedError(f"{len(hook.lost)} calls of it have not ended in their time and still run")
         if _DEPTH.get() >= DEPTH_MAX:
             raise _FailedError(f"hooks have caused each other {DEPTH_MAX} deep")
-        event = {"event_type": hook.rule.event_type, "payload": copy.deepcopy(dict(told))}
+        event = {"event_type": hook.rule.event_type, "payload": own_copy(told)}
         call, limit_ms = _Call(), hook.rule.config.timeout_ms
         work = self._run(hook, event, call)
         task = asyncio.get_running_loop().create_task(work, name=f"laneway-hook {hook.rule.hook_id}")
