@@ -388,6 +388,17 @@ async def test_payloads_say_what_they_are_about() -> None:
 
 
 @staged
+async def test_a_hook_knows_the_last_ten_tools_of_the_run_the_newest_last() -> None:
+    diary = Diary()
+    looks = use("look", *map(str, range(9)))
+    model = ScriptedModel([looks, use("check", "x"), use("put", "y"), use("act", "z"), [say("!")]])
+    async with opened(model, Bench(), queue=True, hooks=diary.hooks("pre_tool_use")) as session:
+        await session.send("go")
+    before = [payload["recent_tools"] for payload in diary.of("pre_tool_use")][8:]
+    assert before == [[], ["look"] * 9, [*["look"] * 9, "check"], [*["look"] * 8, "check", "put"]]
+
+
+@staged
 async def test_what_a_tool_answers_is_told_also_when_it_fails_but_not_of_calls_that_were_not_made() -> None:
     diary = Diary()
 
