@@ -275,7 +275,16 @@ PLANS = st.one_of(
     st.fixed_dictionaries({"steps": st.lists(STEPS, max_size=8)}),
     SCRAPS,
 )
+GOOD_CHANGES: list[object] = [
+    {"failed": "no"},
+    {"skip": ["1"]},
+    {"skip": ["2", "3"]},
+    {"steps": ["x", "y"]},
+    {"steps": [{"content": "y", "depends_on": ["0"]}]},
+    {"failed": "no", "steps": ["another way"]},
+]
 CHANGES = st.one_of(
+    st.sampled_from(GOOD_CHANGES),
     st.fixed_dictionaries(
         {},
         optional={
@@ -301,7 +310,8 @@ MOST = 6
 @st.composite
 def plan_answers(draw: st.DrawFn) -> Answer:
     """An answer of a model that plans well, badly, or not at all."""
-    calls = draw(PLAN_CALLS)
+    changes = st.sampled_from(GOOD_CHANGES).map(lambda value: [(UPDATE_PLAN, json.dumps(value))])
+    calls = draw(st.one_of(PLAN_CALLS, changes, st.just([])))
     made = tuple(ToolCall(id=str(at), name=name, arguments=value) for at, (name, value) in enumerate(calls))
     return Answer(text=draw(TEXTS), calls=made)
 
