@@ -538,13 +538,13 @@ class TaskBoard:
         return True
 
     def release(self, entry: TaskEntry, token: str) -> bool:
-        """A worker gives back what it has not started; False if there is nothing to give back."""
-        if not token or token != entry.token or entry.state is not TaskState.LEASED:
-            if entry.state is TaskState.STARTED and token == entry.token:
-                raise ConflictError(
-                    f"task {entry.task_id!r} has started", hint="complete it", task_id=entry.task_id, state="started"
-                )
+        """A worker gives back what it has not begun; False if there is nothing to give back."""
+        if not token or token != entry.token or entry.state not in _HELD:
             return False
+        if entry.confirmed:
+            raise ConflictError(
+                f"task {entry.task_id!r} has started", hint="complete it", task_id=entry.task_id, state="started"
+            )
         self._give_back(entry)
         return True
 

@@ -1,0 +1,495 @@
+"""A worker: takes external tasks over a transport, does them in a workspace of its own, and says what became of them.
+
+```python
+worker = Worker(transport, workspace="/srv/checkout", concurrency=4)       # the built-in tools
+worker = Worker(transport, handlers={"bash": run_in_container})            # functions of one's own
+await worker.run()                                                         # until somebody calls stop()
+```
+
+Nothing is begun before the host has answered that it may begin. While it works, a worker shows a sign of life three
+times within each lease, and by the answer it learns that nobody wants the task any more: then it stops the work. What
+it cannot do it gives back as a failure that says so. When the host cannot be reached it goes on with what it has begun,
+asks again after 0.1 to 5 seconds, and delivers what it has found when the host is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import os
+import platform
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from laneway.dialogue import ToolContext, ToolOutput
+from laneway.errors import (
+    ConfigError,
+    ConflictError,
+    DeniedError,
+    LeaseLostError,
+    ToolArgumentsError,
+    UsageError,
+    describe,
+    text_of,
+)
+from laneway.external import ExternalTask, ExternalTaskResult, Lease
+from laneway.kernel.permissions import Verdict, allows_url, decide, hides
+from laneway.policies import PermissionPolicy
+from laneway.ports import Tool, Transport
+from laneway.records import DURATION_MAX_MS, Effect, check_whole
+from laneway.runtime.executor import needs_thread
+from laneway.system import HostEnv
+from laneway.tools.outputs import ToolRefusedError, as_output
+from laneway.tools.paths import locate
+from laneway.tools.registry import Toolbox
+
+__all__ = ("Worker", "WorkerStats")
+
+_log = logging.getLogger("laneway")
+
+Handler = Callable[[ExternalTask], Any]
+"""Does a task, sync or async; returns text, a dict with `output`, any JSON, or an `ExternalTaskResult`."""
+
+CONCURRENCY_MAX = 10_000
+FIRST_DELAY_S = 0.1
+LAST_DELAY_S = 5.0
+WAIT_MS = 20_000
+STOP_GRACE_S = 5.0
+BEATS = 3  # in each lease
+NOT_BEGUN = "the worker could not reach its host in time, and did not begin"
+FOR_GOOD = (UsageError, ConflictError, DeniedError)
+"""What a host says that it would say again."""
+
+
+class WorkerStats(NamedTuple):
+    """What a worker has done so far."""
+
+    running: int
+    claimed: int
+    completed: int
+    failed: int
+    stopped: int  # nobody wanted them any more
+    refused: int  # the task, or its result, was somebody else's by then
+
+
+class _Work:
+    """A task that the worker has taken."""
+
+    __slots__ = ("has_begun", "lease", "run")
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.has_begun = False
+        self.run: asyncio.Task[ExternalTaskResult | None] | None = None
+
+    @property
+    def task_id(self) -> str:
+        return str(self.lease.task["task_id"])
+
+
+class Worker:
+    """Does external tasks, up to `concurrency` at once.
+
+    Without `tools` and `handlers` it has the built-in tools. Paths begin at `workspace`, or at the `working_dir` in it
+    that a payload names. `lanes` and `commands` say what it asks for: everything, if they are empty. A
+    `permission_policy` of its own can deny what the host has let pass, and hides files from tools that search.
+    """
+
+    def __init__(  # noqa: PLR0913 - the public surface is a contract: keyword options, not option records
+        self,
+        transport: Transport,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        *,
+        handlers: Mapping[str, Handler] | None = None,
+        name: str | None = None,
+        lanes: Sequence[str] = (),
+        commands: Sequence[str] = (),
+        concurrency: int = 4,
+        workspace: str | os.PathLike[str] = ".",
+        permission_policy: PermissionPolicy | None = None,
+        environment: Mapping[str, str] | None = None,
+        wait_ms: int = WAIT_MS,
+        host: HostEnv | None = None,
+    ) -> None:
+        check_whole(concurrency, setting="concurrency", least=1, most=CONCURRENCY_MAX)
+        check_whole(wait_ms, setting="wait_ms", least=1, most=DURATION_MAX_MS)
+        self.name = name if name is not None else f"{platform.node() or 'worker'}-{os.getpid()}"
+        self._transport = transport
+        self._handlers = _checked(handlers)
+        self._toolbox = _toolbox(tools, handlers)
+        self._asks_for = {"lanes": tuple(lanes), "commands": tuple(commands)}
+        self._concurrency = concurrency
+        self._workspace = os.path.realpath(workspace)
+        self._policy = permission_policy
+        self._environment = dict(environment or {})
+        self._wait_ms = wait_ms
+        self._host = host or HostEnv()
+        self._works: dict[asyncio.Task[None], _Work] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._asking: asyncio.Task[list[Lease]] | None = None
+        self._changed = asyncio.Event()
+        self._is_stopping = False
+        self._is_cut = False
+        self._running: asyncio.Future[None] | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._counts = dict.fromkeys(("claimed", "completed", "failed", "stopped", "refused"), 0)
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name!r}: {len(self._works)} of {self._concurrency} busy>"
+
+    @property
+    def stats(self) -> WorkerStats:
+        """What it has done so far."""
+        return WorkerStats(running=len(self._works), **self._counts)
+
+    # ---- running ----
+
+    async def run(self) -> None:
+        """Take tasks and do them until `stop`. Raises what the host refuses for good, such as a lane without a name."""
+        if self._running is not None:
+            raise UsageError("this worker runs already, or has run", hint="make a new one")
+        self._running = asyncio.get_running_loop().create_future()
+        self._threads = ThreadPoolExecutor(self._concurrency + 4, thread_name_prefix="laneway-worker")
+        try:
+            await self._take_tasks()
+            await self._drained()
+        finally:  # whoever cancels it, too: nothing stays behind
+            self._is_stopping = True
+            await self._cut_short()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._running.set_result(None)
+
+    async def stop(self, *, timeout_ms: int = 30_000) -> None:
+        """Take nothing more, give back what has not begun, and finish the rest; after `timeout_ms` it is cut short."""
+        check_whole(timeout_ms, setting="timeout_ms", least=0, most=DURATION_MAX_MS)
+        self._is_stopping = True
+        self._changed.set()
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._running is None or self._running.done():
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout_ms / 1000, self._cut)
+        try:
+            await asyncio.shield(self._running)
+        finally:
+            timer.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._background = asyncio.get_running_loop().create_task(self.run(), name=f"laneway-worker {self.name}")
+        self._background.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._background is not None
+        if self._running is None:  # it was left before it had begun
+            self._background.cancel()
+            return
+        await self.stop()
+        await self._background
+
+    async def _take_tasks(self) -> None:
+        delay = FIRST_DELAY_S
+        while not self._is_stopping:
+            self._changed.clear()
+            free = self._concurrency - len(self._works)
+            if not free:
+                await self._changed.wait()
+                continue
+            try:
+                leases = await self._claim(free)
+            except FOR_GOOD:
+                raise
+            except Exception as error:  # noqa: BLE001 - a transport may raise anything; the host may be back soon
+                _log.warning("worker %s: no task could be claimed: %s", self.name, describe(error))
+                await self._pause(delay)
+                delay = min(2 * delay, LAST_DELAY_S)
+                continue
+            delay = FIRST_DELAY_S
+            for lease in leases:
+                self._take(lease)
+
+    async def _claim(self, limit: int) -> list[Lease]:
+        """Ask for tasks; `stop` ends the wait."""
+        ask = self._transport.claim(self.name, limit=limit, wait_ms=self._wait_ms, **self._asks_for)
+        self._asking = asking = asyncio.ensure_future(ask)
+        try:
+            await asyncio.wait([asking])
+        finally:
+            self._asking = None
+            asking.cancel()
+        return [] if asking.cancelled() else asking.result()
+
+    def _take(self, lease: Lease) -> None:
+        work = _Work(lease)
+        self._counts["claimed"] += 1
+        task = asyncio.get_running_loop().create_task(self._do(work), name=f"laneway-task {work.task_id}")
+        self._works[task] = work
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        work = self._works.pop(task)
+        self._changed.set()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("worker %s: task %s: %s", self.name, work.task_id, describe(error))
+
+    async def _drained(self) -> None:
+        """Wait for what has begun, as long as `stop` allows."""
+        while self._works and not self._is_cut:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        self._changed.set()
+
+    async def _cut_short(self) -> None:
+        """End what is still there; a thread that does not listen is left behind after a while."""
+        if self._works:
+            for task in self._works:
+                task.cancel()
+            _, left = await asyncio.wait(list(self._works), timeout=STOP_GRACE_S)
+            for task in left:
+                _log.error("worker %s: task %s does not end", self.name, self._works[task].task_id)
+
+    async def _pause(self, delay_s: float) -> None:
+        """Wait before asking again, a little less than the others; `stop` ends it."""
+        if not self._is_stopping:
+            self._changed.clear()
+            waiting = delay_s * (0.5 + self._host.random.random() / 2)
+            timer = asyncio.get_running_loop().call_later(waiting, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                timer.cancel()
+
+    # ---- one task ----
+
+    async def _do(self, work: _Work) -> None:
+        task = work.lease.task
+        try:
+            handler = self._handler_of(task["command_type"])
+            if handler is None:
+                said = f"this worker does not handle {text_of(task['command_type'])}"
+                await self._deliver(work, ExternalTaskResult(success=False, error=said))
+            elif await self._start(work):
+                await self._work(work, handler)
+        except asyncio.CancelledError:
+            if not work.has_begun:
+                await self._give_back(work)
+            raise
+
+    async def _start(self, work: _Work) -> bool:
+        """Ask whether it may begin, until somebody answers. Only then it has begun."""
+        delay = FIRST_DELAY_S
+        while not self._is_stopping:
+            try:
+                await self._transport.start(work.task_id, work.lease.token)
+            except LeaseLostError as error:
+                self._counts["refused"] += 1
+                _log.info("worker %s: task %s is not to be begun: %s", self.name, work.task_id, text_of(error))
+                if delay > FIRST_DELAY_S:  # an answer was lost: the host may believe that it has begun
+                    await self._say_not_begun(work)
+                return False
+            except FOR_GOOD:
+                raise
+            except Exception as error:  # noqa: BLE001 - a transport may raise anything; nobody has begun
+                _log.info("worker %s: task %s waits for its start: %s", self.name, work.task_id, describe(error))
+                await self._rest(delay)
+                delay = min(2 * delay, LAST_DELAY_S)
+            else:
+                work.has_begun = True
+                return True
+        await self._give_back(work)
+        return False
+
+    async def _work(self, work: _Work, handler: Callable[[ExternalTask], Awaitable[object]]) -> None:
+        """It may begin: work, show signs of life, and say what became of it."""
+        loop = asyncio.get_running_loop()
+        run = loop.create_task(self._run(work.lease.task, handler), name=f"laneway-work {work.task_id}")
+        work.run = run
+        beating = loop.create_task(self._beat(work), name=f"laneway-beat {work.task_id}")
+        try:
+            await asyncio.wait([run])
+            result = None if run.cancelled() else run.result()
+            if result is None:
+                self._counts["stopped"] += 1
+            else:
+                await self._deliver(work, result)
+        finally:
+            beating.cancel()
+            if not run.done():
+                run.cancel()
+                await asyncio.wait([run])
+
+    async def _beat(self, work: _Work) -> None:
+        """Show signs of life; when nobody wants the task any more, stop the work."""
+        every_s = work.lease.lease_ms / 1000 / BEATS
+        wanted = True
+        while wanted:
+            await asyncio.sleep(every_s)
+            try:
+                wanted = await self._transport.heartbeat(work.task_id, work.lease.token)
+            except LeaseLostError as error:
+                _log.warning("worker %s: task %s was lost: %s", self.name, work.task_id, text_of(error))
+                wanted = False
+            except Exception as error:  # noqa: BLE001 - a transport may raise anything; the next sign may get through
+                _log.info("worker %s: no sign of life could be given: %s", self.name, describe(error))
+        if work.run is not None and not work.run.done():
+            work.run.cancel()
+
+    async def _run(
+        self, task: ExternalTask, handler: Callable[[ExternalTask], Awaitable[object]]
+    ) -> ExternalTaskResult | None:
+        """Do it. None: its time was over, and the host knows."""
+        try:
+            async with asyncio.timeout(max(0, task.remaining_ms()) / 1000) as limit:
+                value = await handler(task)
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it raises is told, and ends nobody else's work
+            if isinstance(error, TimeoutError) and limit.expired():
+                return None
+            return ExternalTaskResult(success=False, error=describe(error))
+        try:
+            return ExternalTaskResult.of(value)
+        except UsageError as error:
+            said = f"what the handler of {text_of(task['command_type'])} gave back cannot be sent: {text_of(error)}"
+            return ExternalTaskResult(success=False, error=said)
+
+    async def _deliver(self, work: _Work, result: ExternalTaskResult) -> None:
+        """Say what became of it, until somebody hears it."""
+        delay = FIRST_DELAY_S
+        while True:
+            try:
+                await self._transport.complete(work.task_id, work.lease.token, result)
+            except FOR_GOOD as error:
+                self._counts["refused"] += 1
+                _log.warning("worker %s: the result of %s does not count: %s", self.name, work.task_id, text_of(error))
+                return
+            except Exception as error:  # noqa: BLE001 - a transport may raise anything; the result waits
+                _log.info("worker %s: the result of %s waits: %s", self.name, work.task_id, describe(error))
+                await self._rest(delay)
+                delay = min(2 * delay, LAST_DELAY_S)
+            else:
+                self._counts["completed" if result.success else "failed"] += 1
+                return
+
+    async def _rest(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s * (0.5 + self._host.random.random() / 2))
+
+    async def _say_not_begun(self, work: _Work) -> None:
+        """If the host believes that a write has begun, it should know better; anything else goes to another worker."""
+        if work.lease.effect is Effect.WRITE:
+            failure = ExternalTaskResult(success=False, error=NOT_BEGUN)
+            await self._try(self._transport.complete(work.task_id, work.lease.token, failure))
+
+    async def _give_back(self, work: _Work) -> None:
+        reason = f"{self.name} stops"
+        refusal = await self._try(self._transport.release(work.task_id, work.lease.token, reason))
+        if isinstance(refusal, ConflictError):  # it has heard the start, and its answer was lost
+            await self._say_not_begun(work)
+
+    async def _try(self, call: Awaitable[object]) -> Exception | None:
+        """Say something that costs only time if nobody hears it: the lease ends by itself."""
+        try:
+            async with asyncio.timeout(STOP_GRACE_S):
+                await call
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.info("worker %s: %s", self.name, describe(error))
+            return error
+        return None
+
+    # ---- doing it ----
+
+    def _handler_of(self, command: object) -> Callable[[ExternalTask], Awaitable[object]] | None:
+        own = self._handlers.get(str(command))
+        if own is not None:
+            return functools.partial(self._call, own)
+        tool = self._toolbox.get(str(command))
+        return functools.partial(self._run_tool, tool) if tool is not None else None
+
+    async def _call(self, handler: Handler, task: ExternalTask) -> object:
+        value = await self._in_thread(handler, task) if needs_thread(handler) else handler(task)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _run_tool(self, tool: Tool, task: ExternalTask) -> ExternalTaskResult:
+        spec = tool.spec
+        payload = dict(task["payload"])
+        workspace = self._workspace
+        try:
+            if "working_dir" in payload and "working_dir" not in spec.parameters.get("properties", {}):
+                workspace = locate(workspace, str(payload.pop("working_dir"))).path
+            arguments = tool.check(json.dumps(payload))
+        except (ToolArgumentsError, ToolRefusedError) as error:
+            return ExternalTaskResult(success=False, error=f"[Not run: {text_of(error)}]")
+        if self._policy is not None:
+            decision = decide(self._policy, spec, arguments, workspace=workspace)
+            if decision.verdict is Verdict.DENY:
+                return ExternalTaskResult(success=False, error=f"[Denied by the worker: {decision.reason}]")
+        value: object = await tool.run(arguments, self._context(task, workspace))
+        return _result_of(as_output(value))
+
+    def _context(self, task: ExternalTask, workspace: str) -> ToolContext:
+        return ToolContext(
+            workspace=workspace,
+            session_id=task["session_id"],
+            run_id=task["run_id"],
+            call_id=task["task_id"],
+            key=task["idempotency_key"],
+            attempt=task["attempt"],
+            in_thread=self._in_thread,
+            extra={
+                "environment": self._environment,
+                "hides": hides(self._policy, workspace),
+                "allows_url": allows_url(self._policy),
+            },
+        )
+
+    async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run a blocking function. A thread cannot be stopped: whoever is cancelled waits for it, slot in hand."""
+        loop = asyncio.get_running_loop()
+        call = functools.partial(copy_context().run, fn, *args)
+        future = loop.run_in_executor(self._threads, call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not future.cancel():
+                await asyncio.wait([future])
+            if future.done() and not future.cancelled():
+                future.exception()  # nobody wants to know any more
+            raise
+
+
+def _result_of(output: ToolOutput) -> ExternalTaskResult:
+    if output.exit_code is not None:
+        return ExternalTaskResult(result={"output": output.text, "exit_code": output.exit_code})
+    if output.is_error:
+        return ExternalTaskResult(success=False, error=output.text)
+    return ExternalTaskResult(result={"output": output.text})
+
+
+def _checked(handlers: Mapping[str, Handler] | None) -> dict[str, Handler]:
+    for name, handler in (handlers or {}).items():
+        if not isinstance(name, str) or not callable(handler):
+            raise ConfigError(
+                f"handlers are functions by the name of a tool, not {name!r}: {handler!r}", setting="handlers"
+            )
+    return dict(handlers or {})
+
+
+def _toolbox(tools: Iterable[Tool | Callable[..., Any]] | None, handlers: object) -> Toolbox:
+    if tools is None and handlers is None:
+        from laneway.tools import builtin_tools
+
+        return Toolbox(builtin_tools())
+    return Toolbox(tools or ())
