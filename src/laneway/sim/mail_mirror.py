@@ -109,7 +109,7 @@ def _turn(memory: TurnEntry, store: TurnEntry) -> Iterator[str]:
 def _box(memory: Mailbox, store: Mailbox) -> Iterator[str]:
     name = f"box {memory.owner.session}"
     yield from _fields(name, memory, store, BOX_FIELDS)
-    for part in ("items", "children", "approvals"):
+    for part in ("items", "children", "approvals", "answers"):
         mine, theirs = list(getattr(memory, part)), list(getattr(store, part))
         if mine != theirs:
             yield f"{name}.{part}: {mine} in memory, {theirs} in the store"
