@@ -736,3 +736,21 @@ def test_a_session_that_is_closed_in_a_step_goes_on_there_when_it_is_opened_agai
     assert len(watch.of("step_start")) == (2 if where == "plan" else 1)
     assert prompts(model.requests[-1]).count("[Plan step 2 of 2] b") == 1
     assert not watch.of("error")
+
+
+# ---- the model that needs no script ----
+
+
+async def test_a_model_without_a_script_plans_by_the_parts_of_the_prompt() -> None:
+    model = ScriptedModel()
+    async with opened(model, Bench(), planning=True) as session:
+        stage = Stage(session, model)
+        assert await stage.run("hello\nthen\nread x\nthen\nbye") == "You said: 3 completed"
+        assert [event.description for event in stage.of("step_start")] == ["hello", "read x", "bye"]
+        assert [event.text.splitlines()[0] for event in stage.of("step_end")] == [
+            "You said: hello",
+            "Done: 1 call.",
+            "You said: bye",
+        ]
+        assert await stage.run("just this") == "You said: just this"
+        assert stage.of("planning_end")[0].steps == 0
