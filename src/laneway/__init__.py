@@ -210,6 +210,9 @@ if TYPE_CHECKING:
     from laneway.transports import (
         LocalTransport,
     )
+    from laneway.worker import (
+        Worker,
+    )
 
 __version__ = "0.1.0"
 
@@ -369,6 +372,7 @@ __all__ = (
     "UsageError",
     "WaitReason",
     "WaitTimeoutError",
+    "Worker",
     "WrongThreadError",
     "tool",
 )
@@ -421,6 +425,7 @@ _HOMES = {
         "system": "FixedClock HostEnv SequentialIdGenerator",
         "tools": "tool Toolbox",
         "transports": "LocalTransport",
+        "worker": "Worker",
     }.items()
     for name in names.split()
 }

@@ -19,8 +19,20 @@ EXPECTED = {
         "confirmation_timeout: rejected",
         "denied: [Denied: nobody approved it within 500 ms]",
     ],
+    "agent_external.py": [
+        "bash {'command': 'echo built'} in execute, attempt 1",
+        "error: no compiler here",
+        "ok): bash ran 'echo built' in a container, attempt 1",
+        "ok): bash ran 'echo built' in a container, attempt 2",
+        "[('bash', 'failed'), ('bash', 'done'), ('bash', 'done'), ('bash', 'done')]",
+    ],
     "agent_hello.py": ["Take a hat: it is sunny in Rome. (2 rounds, 1 call)"],
     "agent_planning.py": ["step 2: Use tokens in auth", "failed: it is Friday", "3 of 4 done", "It is not released"],
+    "agent_hooks.py": [
+        "denied: [Denied: more than 1,000 needs a signature]",
+        "audit: transfer 100 to bob, for olga",
+        "[Denied: the hook 'bank' failed: it took longer than 200 ms]",
+    ],
     "agent_resume.py": [
         "the first process ended with -9",
         "tool pay (call-1, ok): paid rent",
@@ -28,6 +40,11 @@ EXPECTED = {
         "tool pay (call-3, ok): paid water",
         "pay: unknown, then settled by ada",
         "payments: ['rent', 'gas', 'water']",
+    ],
+    "agent_skills.py": [
+        "Skill, ok: [Skill: release-notes]",
+        "publish, denied: [Denied: the skill 'release-notes' allows only merged, write(notes/**)",
+        "publish, ok: published '2.0'",
     ],
     "agent_steer.py": [
         "looks in the cellar",
@@ -67,6 +84,7 @@ EXPECTED = {
     ],
     "limiter.py": ["Agent: 3/3 (4 queued)", "Agent: 4/4", "2 cancelled", "Agent: 0/4"],
     "nested_jobs.py": ["roads(roads.1(roads.1.1, roads.1.2), roads.2(roads.2.1, roads.2.2))", "refused: "],
+    "own_transport.py": ["All is well.", "call-1, ok): process", "call-2, ok): process"],
     "rate_limit.py": ["next token in", "429 from the provider", "question 7 answered"],
     "retry_dead_letters.py": ["after 4 attempts", "dead: ", "0 dead letters left"],
     "sessions.py": ["bob said hello", "session:ada", "blue/execute"],
