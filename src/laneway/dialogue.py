@@ -103,7 +103,10 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """Something the model is told: by the user, or (`role="system"`) by the host. `attachments` are JSON values."""
+    """Something the model is told; `attachments` are JSON values.
+
+    By the user, by the host (`role="system"`), or by the plan of the run (`role="plan"`).
+    """
 
     text: str
     role: str = "user"
@@ -178,7 +181,7 @@ class ModelRequest:
     conversation: tuple[Utterance, ...]
     tools: tuple[ToolSpec, ...] = ()
     system: str = ""
-    purpose: str = "answer"  # or "summary": the conversation is being compacted
+    purpose: str = "answer"  # or "summary": the conversation is being compacted; or "plan": with one tool that takes it
     output_max: int | None = None
     temperature: float | None = None
     thinking_budget: int | None = None

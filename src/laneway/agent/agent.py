@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from laneway.agent.session import AsyncSession
 from laneway.agent.settings import settled
+from laneway.agent.subagents import is_child_id
 from laneway.agent.tool_sources import ToolSources, check_servers
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ClosedError, ConfigError, UsageError
@@ -141,14 +142,21 @@ class AsyncAgent:
     async def stored_sessions(self, *, tenant: str = "default", after: str = "", limit: int = 200) -> list[str]:
         """The ids of the sessions in the `session_store` of this agent, in alphabetical order after `after`.
 
-        Runs that a dead process has left go on when their session is made: make one for each of these.
+        Runs that a dead process has left go on when their session is made: make one for each of these. Sub-agents are
+        not among them: the session that they work for goes on with them.
         """
         store = _store_of(self.options.session_store)
         if store is None:
             raise UsageError("this agent has no session_store", hint="session_store=FileSessionStore('sessions')")
         await store.open()
         try:
-            return await store.history.sessions(tenant, "default", after=after, limit=limit)
+            found: list[str] = []
+            while page := await store.history.sessions(tenant, "default", after=after, limit=limit):
+                found += [name for name in page if not is_child_id(name)]
+                after = page[-1]
+                if len(found) >= limit or len(page) < limit:
+                    break
+            return found[:limit]
         finally:
             await store.close()
 

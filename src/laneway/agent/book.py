@@ -6,7 +6,7 @@ answer are one commit. What a commit has refused is written again with the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from laneway.dialogue import Utterance
@@ -58,6 +58,8 @@ class Book:
         self.entries: dict[str, LedgerEntry] = {}  # the newest of each key
         self.compaction: Compaction | None = None
         self.is_loaded = False
+        self.on_closed: Callable[[str], None] = lambda run_id: None  # nobody goes on with a run of an earlier process
+        self._left: list[Round] = []  # open rounds of earlier processes
         self._blobs: set[str] = set()  # written by this process
         self.texts: dict[str, str] = {}  # what the inbox keeps: messages by their ids, answers by their runs
         self._waiting: dict[tuple[str, str], _Waiting] = {}  # what is on its way to the store
@@ -66,8 +68,9 @@ class Book:
     # ---- reading ----
 
     async def load(self) -> None:
-        """Read what the store has, once."""
+        """Read what the store has, once. Rounds that were left open are closed when nobody goes on with them."""
         if self.is_loaded:
+            self._close_left()
             return
         history = self._engine.store.history
         rows = await _all_states(history, self.owner, "round")
@@ -84,12 +87,18 @@ class Book:
         for one in rounds:
             self._add(one)
         self.entries = {entry.key: entry for entry in entries}
-        for one in self.rounds:
-            if one.state is RoundState.ACTING and not self.is_awaited(one.run_id):
-                self.close_old(one)
+        self._left = [one for one in self.rounds if one.state is RoundState.ACTING]
+        self._close_left()
         for entry in entries:
             if entry.state is LedgerState.INTENDED and self.entries[entry.key] is entry:
                 self._end_if_over(entry)
+
+    def _close_left(self) -> None:
+        for one in self._left:
+            if one.state is RoundState.ACTING and not self.is_awaited(one.run_id):
+                self.close_old(one)
+                self.on_closed(one.run_id)
+        self._left = [one for one in self._left if one.state is RoundState.ACTING]
 
     def is_awaited(self, run_id: str) -> bool:
         """Whether the message that a run began over still waits for its end: then somebody will go on with it."""

@@ -19,6 +19,7 @@ from laneway.errors import PermissionDeniedError, ToolFailedError, UsageError
 
 if TYPE_CHECKING:
     from laneway.agent.externals import Externals
+    from laneway.agent.host import Host
     from laneway.agent.session_lanes import SessionLanes
     from laneway.agent.settings import SessionSettings
     from laneway.ports import Tool
@@ -35,6 +36,7 @@ class DirectTools(ABC):
     lanes: SessionLanes | None
     tool_context: ToolContext
     gates: Gates
+    host: Host
     externals: Externals
 
     @abstractmethod
@@ -87,9 +89,13 @@ class DirectTools(ABC):
     async def _call(self, asked: Asked, attempt: int) -> ToolOutput:
         context = replace(self.tool_context, attempt=attempt)
         handler = self.externals.handler_of(asked)
+        began_ms = self.host.inbox.engine.now()
         if handler.mode == "external":
-            return await self.externals.direct(asked, handler, context)
-        return await heard_run(asked.tool, asked.arguments, context)
+            output = await self.externals.direct(asked, handler, context)
+        else:
+            output = await heard_run(asked.tool, asked.arguments, context)
+        await self.gates.tell_output(asked, output, max(0, self.host.inbox.engine.now() - began_ms))
+        return output
 
     async def _run_payload(self, tool: str, arguments: Mapping[str, Any], *, attempt: int) -> Any:
         """Run a payload that is in a lane already."""

@@ -57,6 +57,7 @@ class Externals:
     async def open(self) -> None:
         """Go on with the tasks that an earlier process has left: those whose runs go on."""
         session, desk = self._session, self._desk
+        session.book.on_closed = self._withdraw_of
         desk.attend(session.owner, self._news)
         await desk.load(session.owner)
         left = desk.tasks(session.owner)
@@ -65,6 +66,11 @@ class Externals:
         for task in left:
             if not task["run_id"] or not session.book.is_awaited(task["run_id"]):
                 desk.withdraw(task["task_id"], GONE)
+
+    def _withdraw_of(self, run_id: str) -> None:
+        for task in self._desk.tasks(self._session.owner):
+            if task["run_id"] == run_id:
+                self._desk.withdraw(task["task_id"], GONE)
 
     def close(self) -> None:
         """The session is closed: its tasks stay in the store, and nobody can take them here."""

@@ -7,10 +7,10 @@ arguments that the last gate has seen.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from laneway.dialogue import ResultStatus, ToolResult, compact_json
+from laneway.dialogue import ResultStatus, ToolOutput, ToolResult, compact_json
 from laneway.errors import LanewayError, describe, text_of
 from laneway.kernel.hooks import HookAction
 from laneway.kernel.permissions import Verdict, decide
@@ -125,6 +125,13 @@ class Gates:
         except Exception as error:  # noqa: BLE001 - a tool of one's own may raise anything
             return Refusal(gate="hook", reason=f"a hook has changed the arguments: {describe(error)}")
         return None
+
+    async def tell_output(self, asked: Asked, output: ToolOutput, took_ms: int) -> None:
+        """A call of the host has ended: the hooks are told, if there are any."""
+        if self._session.hooks.wants("post_tool_use"):
+            status = ResultStatus.ERROR if output.is_error else ResultStatus.OK
+            result = ToolResult(call_id=asked.call_id, name=asked.name, output=output.text, status=status)
+            await self.tell_end(asked, replace(result, exit_code=output.exit_code), took_ms)
 
     async def tell_end(self, asked: Asked, result: ToolResult, took_ms: int) -> None:
         """A call has ended: the hooks are told."""

@@ -13,7 +13,9 @@ from laneway.options import DEFAULT_TIMEOUT_MS
 if TYPE_CHECKING:
     from laneway.agent.externals import Externals
     from laneway.agent.hooks import Hooks
+    from laneway.agent.host import Host
     from laneway.agent.session_lanes import SessionLanes
+    from laneway.runtime.task_desk import TaskDesk
 
 __all__ = ("Handling",)
 
@@ -24,6 +26,7 @@ class Handling(ABC):
     hooks: Hooks
     lanes: SessionLanes | None
     externals: Externals
+    host: Host
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -69,6 +72,11 @@ class Handling(ABC):
         self.lanes.set_lane_handler(
             lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms or 30_000, fallback=fallback
         )
+
+    async def desk(self) -> TaskDesk:
+        """What hands out the external tasks of all sessions of this store: `LocalTransport(await session.desk())`."""
+        await self.ready()
+        return self.host.desk
 
     async def pending_external_tasks(self) -> list[ExternalTask]:
         """The calls that wait for somebody to make them, oldest first; those that a worker has taken are not there.

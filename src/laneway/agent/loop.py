@@ -14,6 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from laneway.agent.hearing import heard_answer
+from laneway.agent.hook_points import RunHooks, withheld
+from laneway.agent.host import account_of
+from laneway.agent.planning import Planner
 from laneway.agent.streams import EventLog
 from laneway.agent.tool_calls import CallMaker
 from laneway.agent_events import (
@@ -109,11 +112,14 @@ class Run:
         self.origin = self.id
         self.error: BaseException | None = None
         self.ended = asyncio.Event()
+        self.planner = Planner(self)
         self.machine = self._new_machine()
         self.calls = CallMaker(self)
+        self.hooks = RunHooks(self)
         self._base: list[Utterance] = []
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment
+        self.model_job: Job[Answer] | None = None
         self.log = EventLog()  # what it has told, for those who begin to watch late
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
@@ -125,6 +131,7 @@ class Run:
             conversation=self.turn.conversation,
             resumed_from=resumed_from,
             first=first,
+            course=self.planner.course,
         )
 
     # ---- from beginning to end ----
@@ -141,24 +148,33 @@ class Run:
                     raise
         except TimeoutError as error:
             if timer.expired():
-                self._fail(RunFailedError(f"it ran longer than max_execution_time_ms ({limit})", run_id=self.id))
-            self._fail(error)
+                await self._fail(RunFailedError(f"it ran longer than max_execution_time_ms ({limit})", run_id=self.id))
+            await self._fail(error)
         except asyncio.CancelledError:
-            reason = self.turn._entry.cancelled or "cancelled"  # noqa: SLF001 - why, in the words of whoever did it
-            self.error = RunCancelledError(f"the run was ended: {reason}", run_id=self.id, reason=reason)
+            self.error = self._cancelled()
             raise
         except InterruptSignalError as signal:
             self.error = RunCancelledError(f"the run was ended: {signal}", run_id=self.id, reason=text_of(signal))
             raise
         except Exception as error:  # noqa: BLE001 - told to whoever watches, and then to the inbox
-            self._fail(error)
+            await self._fail(error)
+        finally:
+            if self.error is not None:
+                self.planner.ended(self.error)
 
-    def _fail(self, error: BaseException) -> NoReturn:
+    async def _fail(self, error: BaseException) -> NoReturn:
         self.error = error
+        await self.hooks.failed(error)
         raise error
+
+    def _cancelled(self) -> RunCancelledError:
+        reason = self.turn._entry.cancelled or "cancelled"  # noqa: SLF001 - why, in the words of whoever did it
+        return RunCancelledError(f"the run was ended: {reason}", run_id=self.id, reason=reason)
 
     def end_event(self) -> EndEvent | ErrorEvent:
         """How it ended, for whoever watches; told when the end is on disk."""
+        if not self.ended.is_set():  # it was fenced, and so is its step
+            self.planner.ended(self._cancelled())
         if self.error is not None:
             kind = self.error.code if isinstance(self.error, LanewayError) else type(self.error).__name__
             return ErrorEvent(error=text_of(self.error) or kind, error_kind=kind)
@@ -217,25 +233,28 @@ class Run:
             await self._compact()
             return None
         if not await self._resume():
+            ids = [message.id for message in turn.messages]
             prompt = Prompt(text=turn.prompt, attachments=_attachments_of(turn.messages))
-            self.machine.say([prompt], [message.id for message in turn.messages])
+            prompt = await self.hooks.prompt(prompt, ids)
+            self.machine.say([prompt], ids)
             for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
                 if not item.seen_by and not item.attempts:
                     self.book.texts[item.id] = item.message.text
             self._base = self.book.utterances(turn.conversation)
             self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
+            await self.planner.begin(prompt.text)
         while True:
             if self.session.is_paused:
                 self.waits_for = "the session is paused"
                 await self.session.unpaused()
                 self.waits_for = ""
             match self.machine.next():
-                case AskModel(number):
+                case AskModel(number, purpose):
                     await self._compact_if_needed()
                     await self._boundary()
                     self.emit(TurnStartEvent(turn=number))
-                    answer = await self._ask()
-                    self.machine.answered(answer, at_ms=self.wall())
+                    answer = await self._ask(purpose=purpose)
+                    self.planner.answered(self.machine.answered(answer, at_ms=self.wall()))
                 case Act():
                     if not await self._boundary():
                         step = self.machine.next()
@@ -247,6 +266,7 @@ class Run:
                 case Close(one):
                     await self._close(one)
                 case Finish(one):
+                    await self.hooks.responded(one.answer)
                     return self._finish(one)
                 case Fail(reason):
                     raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
@@ -261,6 +281,7 @@ class Run:
         self.turn._engine.note_progress(self.turn)  # noqa: SLF001 - the turn's own engine
         await self.book.committed()
         self.emit(TurnEndEvent(turn=one.number, total_tokens=self.usage.total_tokens))
+        await self.planner.closed()
 
     def _finish(self, one: Round) -> str:
         self.turn._check()  # noqa: SLF001 - an answer that nobody will hear is none
@@ -271,6 +292,7 @@ class Run:
         # In the same commit as the end of the turn: nobody hears of an answer that is not on disk.
         turn_end = TurnEndEvent(turn=one.number, total_tokens=self.usage.total_tokens)
         self.after_commit(functools.partial(self.emit, turn_end))
+        self.after_commit(functools.partial(self.planner.finished, one))
         return one.answer.text
 
     # ---- messages that come in meanwhile ----
@@ -280,11 +302,19 @@ class Run:
         taken = await self.turn.boundary()
         if not taken:
             return False
-        self._steer(taken)
+        prompts = [withheld("the run was ended first")] * len(taken)
+        try:
+            for at, message in enumerate(taken):
+                prompts[at] = await self._heard(message)
+        finally:  # the messages are part of the run from now on, even if it is being ended
+            self._steer(taken, prompts)
         return True
 
-    def _steer(self, messages: list[Message]) -> None:
-        prompts = [Prompt(text=message.text, attachments=message.attachments) for message in messages]
+    async def _heard(self, message: Message) -> Prompt:
+        prompt = Prompt(text=message.text, attachments=message.attachments)
+        return await self.hooks.later_prompt(prompt, message.id)
+
+    def _steer(self, messages: list[Message], prompts: list[Prompt]) -> None:
         ids = tuple(message.id for message in messages)
         skipped = self.machine.say(prompts, ids)
         for call in skipped:
@@ -299,7 +329,8 @@ class Run:
 
     async def _ask(self, *, purpose: str = "answer") -> Answer:
         """One answer of the model; faults of its provider are waited for, as long as that can help."""
-        failures = 0
+        failures, began = 0, self.now()
+        await self.hooks.generate_start(functools.partial(self._request, purpose))
         while True:
             request = self._request(purpose)
             try:
@@ -314,12 +345,13 @@ class Run:
                 self.emit(ModelRetryEvent(attempt=failures, delay_ms=delay_ms, error=text_of(error)))
                 await self._wait(delay_ms, text_of(error))
             except PromptTooLongError:
-                if purpose != "answer" or not await self._compact():
+                if purpose == "summary" or not await self._compact():
                     raise
                 await self._boundary()
             else:
                 self.usage += answer.usage
                 self.turn.add_usage(answer.usage.total_tokens)
+                await self.hooks.generate_end(answer, purpose=purpose, took_ms=max(0, self.now() - began))
                 return answer
 
     def _request(self, purpose: str) -> ModelRequest:
@@ -329,8 +361,8 @@ class Run:
             said.append(Prompt(text=SUMMARY_ASK))
         return ModelRequest(
             conversation=tuple(said),
-            tools=self.session.tool_specs if purpose == "answer" else (),
-            system=settings.system if purpose == "answer" else SUMMARY_SYSTEM,
+            tools=self.planner.tools() if purpose != "summary" else (),
+            system=self._system() if purpose != "summary" else SUMMARY_SYSTEM,
             purpose=purpose,
             output_max=settings.max_output_tokens,
             temperature=settings.temperature,
@@ -339,17 +371,25 @@ class Run:
             run_id=self.id,
         )
 
+    def _system(self) -> str:
+        session = self.session
+        parts = (session.settings.system, session.skills.system_text(), session.delegates.system_text())
+        return "\n\n".join(part for part in parts if part)
+
     def _said(self) -> list[Utterance]:
         return [*self._base, *self.machine.said()]
 
     async def _call_model(self, request: ModelRequest) -> Answer:
-        closed = self.session.host.closed_model(self.session.model.name)
+        closed = self.session.host.closed_model(account_of(self.session.model))
         if closed is not None:  # somebody else has heard that the provider takes no calls now
             self._phase(TurnState.WAITING)
             self.waits_for, until = closed
             self.emit(RunWaitingEvent(reason=self.waits_for, until_ms=until))
-        job = self.session.submit_model(functools.partial(self._stream, request))
-        answer: Answer = await outcome(job, "the run was ended")
+        self.model_job = job = self.session.submit_model(functools.partial(self._stream, request))
+        try:
+            answer: Answer = await outcome(job, "the run was ended")
+        finally:
+            self.model_job = None
         return answer
 
     async def _stream(self, request: ModelRequest) -> Answer:
@@ -359,7 +399,7 @@ class Run:
         stream: AsyncIterator[Chunk] | None = None
         if self.waits_for:  # for a provider that takes calls again
             self.waits_for = ""
-            self._phase(TurnState.THINKING if visible else TurnState.COMPACTING)
+            self._phase(TurnState.COMPACTING if request.purpose == "summary" else TurnState.THINKING)
         try:
             stream = model.stream(request)
             async for chunk in stream:
@@ -391,8 +431,9 @@ class Run:
     async def _wait_for_limit(self, error: ModelLimitedError) -> None:
         """The provider says when: its limit is closed for everybody until then, and the run goes on by itself."""
         until = self.wall() + max(1, error.retry_after_ms)
-        self.session.host.close_model(self.session.model.name, until, text_of(error))
+        self.session.host.close_model(account_of(self.session.model), until, text_of(error))
         self.emit(RunWaitingEvent(reason=text_of(error), until_ms=until))
+        await self.hooks.rate_limited(error, retry_after_ms=max(1, error.retry_after_ms), until_ms=until)
         await self._wait(max(1, error.retry_after_ms), text_of(error))
 
     async def _wait(self, delay_ms: int, reason: str) -> None:
@@ -449,7 +490,7 @@ class Run:
             return False
         compaction = Compaction(
             conversation=conversation,
-            summary=Prompt(text=f"{SUMMARY_TITLE}\n{answer.text}", role="system"),
+            summary=Prompt(text=f"{SUMMARY_TITLE}\n{answer.text}{self.planner.outline()}", role="system"),
             upto_seq=upto.seq,
             before=len(before),
             after=0,
@@ -483,9 +524,11 @@ class Run:
         if not rounds:
             return False
         last = rounds[-1]
-        seen = frozenset(name for one in rounds for name in one.messages)
+        line = [one for one in self.book.rounds if origin_of(one.run_id, self.book.lineage) == self.origin]
+        seen = frozenset(name for one in line for name in one.messages)
         await turn._engine.take_in(turn, everything=True, among=seen)  # noqa: SLF001 - it has heard these already
         unknown: tuple[str, ...] = ()
+        self.planner.resume(self.book, last)
         if last.state is RoundState.ACTING:
             unknown = await self._take_over(last)
         elif last.state is RoundState.FINAL:
@@ -497,10 +540,12 @@ class Run:
         others = self.book.rounds[-1].run_id not in (self.id, last.run_id)
         self.machine.go_on(ids, [Prompt(text=GO_ON.format(prompt=self._prompt_of(rounds)))] if others else [])
         unheard = [message for message in turn.messages if not wanted and message.id not in seen]
-        self.machine.add([Prompt(text=each.text, attachments=each.attachments) for each in unheard])
+        self.machine.add(self.planner.due)
+        self.machine.add([await self._heard(each) for each in unheard])
         done = len(rounds) - (last.state is not RoundState.DONE)
         self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
         self.emit(RunResumedEvent(resumed_from=last.run_id, rounds=done, unknown=unknown))
+        self.planner.resumed()
         return True
 
     def _prompt_of(self, rounds: list[Round]) -> str:
@@ -523,6 +568,7 @@ class Run:
             reason = f"{reason}, and going on was not approved ({answer.state})"
         for one in rounds:
             if one.state is RoundState.ACTING:
+                await self.calls.take_back(one, self.origin)
                 self.book.close_old(one)
         raise InterruptSignalError(reason)
 
@@ -536,9 +582,11 @@ class Run:
             self.book.entries.values(),
             {name: tool.spec for name, tool in toolbox.items()},
             reconcilable=[name for name, tool in toolbox.items() if tool.can_reconcile],
+            out=await self.calls.keys_out(last, self.origin),
             origin=self.origin,
         )
-        self.machine.take_over(mine, [step.call.id for step in plan if step.action is Action.AGAIN_SAME_KEY])
+        begun = [step.call.id for step in plan if step.action in (Action.AGAIN_SAME_KEY, Action.ATTACH)]
+        self.machine.take_over(mine, begun)
         unknown: list[str] = []
         for step in plan:
             call = step.call
@@ -565,7 +613,8 @@ class Run:
         if action is not Action.RECONCILE or tool is None:
             return False
         try:
-            arguments = tool.check(call.arguments)
+            entry = self.book.entries[key]  # a hook may have changed what the model wanted
+            arguments = tool.check(entry.arguments or call.arguments)
         except LanewayError:
             return False
         output = await self.calls.reconcile(call, tool, arguments, key)
@@ -582,8 +631,12 @@ class Run:
 
     def recent_tools(self) -> list[str]:
         """The names of the tools that were called last in this run, the newest last."""
-        names = [call.name for one in self.machine.rounds for call in one.answer.calls if call.id in one.results]
-        return names[-RECENT_TOOLS:]
+        names: list[str] = []
+        for one in reversed(self.machine.rounds):
+            names += [call.name for call in reversed(one.answer.calls) if call.id in one.results]
+            if len(names) >= RECENT_TOOLS:
+                break
+        return names[:RECENT_TOOLS][::-1]
 
     def _phase(self, state: TurnState) -> None:
         self.turn._engine.set_phase(self.turn, state)  # noqa: SLF001 - the loop is the turn's own handler

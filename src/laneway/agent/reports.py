@@ -22,6 +22,7 @@ from laneway.agent_events import (
 from laneway.dialogue import Usage
 from laneway.errors import UnknownRunError, UsageError
 from laneway.kernel.ledger import Change, LedgerEntry, LedgerState
+from laneway.kernel.plans import ROLE as PLAN
 from laneway.kernel.rounds import Round, RoundState
 from laneway.mail import TurnState
 
@@ -178,12 +179,13 @@ def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
 def _events_of(one: Round, calls: int) -> list[AgentEvent]:
     facts: dict[str, Any] = {"run_id": one.run_id, "at_ms": one.at_ms}
     events: list[AgentEvent] = []
-    text = "\n".join(prompt.text for prompt in one.prompts)
+    own = [prompt.text for prompt in one.prompts if prompt.role != PLAN]
+    text = "\n".join(own)
     if one.resumed_from:
         events.append(RunResumedEvent(resumed_from=one.resumed_from, rounds=one.number - 1, **facts))
     elif one.number == 1:
         events.append(StartEvent(prompt=text, messages=one.messages, **facts))
-    elif one.prompts:
+    elif own:
         events.append(SteeredEvent(messages=one.messages, text=text, **facts))
     events.append(TurnStartEvent(turn=one.number, **facts))
     if one.answer.text:

@@ -16,18 +16,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from laneway.agent.approving import Approving
 from laneway.agent.book import Book
 from laneway.agent.confirmations import Confirmations
+from laneway.agent.delegating import Delegating
 from laneway.agent.direct import DirectTools
+from laneway.agent.externals import Externals
 from laneway.agent.gates import Gates
-from laneway.agent.hooks import Hooks
-from laneway.agent.host import Host, host_of
+from laneway.agent.handling import Handling
+from laneway.agent.hook_points import hooks_of, tell_closed, tell_opened
+from laneway.agent.host import SUBAGENT_LANE, Host, account_of, host_of
 from laneway.agent.loop import Run
 from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
 from laneway.agent.session_lanes import SessionLanes
-from laneway.agent.skills import Skills
+from laneway.agent.skills import SkilledSession, Skills
 from laneway.agent.streams import AgentStream, EventStream
+from laneway.agent.subagents import Delegates
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
 from laneway.dialogue import Answer, ToolCall, ToolContext, ToolSpec, Usage, Utterance
@@ -43,7 +48,7 @@ from laneway.errors import (
 )
 from laneway.kernel.permissions import allows_url, hides
 from laneway.kernel.rounds import RoundState
-from laneway.mail import Approval, Final, MessageKind, MessageState, Mode, Outcome, PendingMessage, Receipt
+from laneway.mail import Final, MessageKind, MessageState, Mode, Outcome, PendingMessage, Receipt
 from laneway.rows import Owner
 from laneway.tools.lanes import QUERY, lane_of
 
@@ -66,7 +71,7 @@ RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
 
-class AsyncSession(DirectTools, Reports):
+class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Reports):
     """One conversation with an agent. Make it with `AsyncAgent.session`."""
 
     def __init__(
@@ -80,26 +85,32 @@ class AsyncSession(DirectTools, Reports):
         toolbox: Mapping[str, Tool],
         store: Store | None,
         env: HostEnv,
+        parent: AsyncSession | None = None,
     ) -> None:
         self._agent = agent
+        self.parent = parent  # the session that it works for, if it is a sub-agent
+        self.depth: int = 0 if parent is None else parent.depth + 1
         self._store = store
         self._env = env
         self._workspace = str(Path(workspace).expanduser().resolve())
         self.options = options
         self.settings = settings
         self.model = model
-        self.toolbox = toolbox
-        self.tool_specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in toolbox.values())
         self.session_id = options.session_id or env.ids.new_id("session")
         self.key = (settings.tenant_id or "default", self.session_id)
         self.owner = Owner(self.key[0], "default", self.session_id)
         self.host: Host
         self.book: Book
         self.lanes: SessionLanes | None = None
-        self.hooks = Hooks()
-        self.skills = Skills()
+        self.hooks = hooks_of(self) if parent is None else parent.hooks
+        shelf = None if parent is None else parent.skills.shelf
+        self.skills = Skills(settings, hooks=self.hooks, current_run=lambda: self._run, shelf=shelf)
+        self.delegates = Delegates(self, parent)
+        self.toolbox = self.delegates.with_tools(self.skills.with_tool(toolbox))
+        self.tool_specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.toolbox.values())
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)
+        self.externals = Externals(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
         self._opening: asyncio.Task[None] | None = None
         self._closed = False
@@ -164,7 +175,7 @@ class AsyncSession(DirectTools, Reports):
                 hint="use that one, or close it first",
             )
         self.book = Book(host.inbox.engine, self.owner)
-        self.model_lane = host.model_lane(self.model.name)
+        self.model_lane = host.model_lane(account_of(self.model))
         artifacts = self.settings.artifacts_dir or self._artifacts_dir()
         self.tool_context = replace(
             self.tool_context,
@@ -193,6 +204,12 @@ class AsyncSession(DirectTools, Reports):
         if self.settings.messages is not None:
             bounds = replace(self.settings.messages, mode=None)  # each message says its own
             await host.inbox.engine.set_options(self.owner, bounds, "the settings of the session")
+        await self._agent.sources.equip(self)
+        await self.externals.open()
+        if self.settings.max_subagents is not None:
+            host.lanes.resize(SUBAGENT_LANE, self.settings.max_subagents)
+        await self.delegates.open()
+        await tell_opened(self)
         host.use(self)
 
     def _artifacts_dir(self) -> str:
@@ -224,6 +241,7 @@ class AsyncSession(DirectTools, Reports):
         try:
             if hasattr(self, "book") and self.host.is_open:
                 await self._end_run()
+                await tell_closed(self)
         finally:
             self._end_streams()
             self._agent.forget(self)
@@ -233,6 +251,8 @@ class AsyncSession(DirectTools, Reports):
         try:
             if self.lanes is not None:
                 await self.lanes.close()
+            if hasattr(self, "host"):
+                self.externals.close()
         finally:
             if hasattr(self, "host"):
                 await self.host.leave(self)
@@ -254,6 +274,7 @@ class AsyncSession(DirectTools, Reports):
         self.resume()
         for run in list(self._at_work):
             await self._see_off(run)
+        await self.delegates.close(for_good=self._store is None)
         self.book.keep_unsaved()
         with contextlib.suppress(LanewayError):  # what a store refuses is found again when the session is opened
             await self.book.committed()
@@ -481,37 +502,27 @@ class AsyncSession(DirectTools, Reports):
         await self._check_own(message_id)
         await self.host.inbox.withdraw(message_id, reason)
 
-    # ---- approvals ----
-
-    async def approvals(self) -> list[Approval]:
-        """What waits for an approval here, such as going on after a crash with `on_crash="ask"`."""
-        await self.ready()
-        return self.host.inbox.approvals(self.session_id, tenant=self.owner.tenant)
-
-    async def approve(self, approval_id: str, *, by: str = "host") -> bool:
-        """Say yes to a request. False: it is not pending here (any more)."""
-        own = [one.id for one in await self.approvals()]
-        return approval_id in own and await self.host.inbox.approve(approval_id, by=by)
-
-    async def deny(self, approval_id: str, reason: str = "", *, by: str = "host") -> bool:
-        """Say no to a request. False: it is not pending here (any more)."""
-        own = [one.id for one in await self.approvals()]
-        return approval_id in own and await self.host.inbox.deny(approval_id, reason, by=by)
-
     # ---- runs ----
 
     async def run_turn(self, turn: Turn) -> str | None:
         """Run one turn: the inbox calls this."""
+        self._agent.sources.renew(self)
         run = Run(self, turn)
         self._run = run
         self._at_work.add(run)
         try:
-            return await run.go()
+            try:
+                return await run.go()
+            finally:
+                await self.delegates.run_over(run)
         finally:
             if self._run is run:  # else it was fenced, and another one has its place
                 self._run = None
             self._at_work.discard(run)
             run.leave()
+            if not self.skills.is_left(run):  # it was cancelled: nobody waits for hooks then
+                left = asyncio.get_running_loop().create_task(self.skills.leave(run), name="laneway-skill-left")
+                self._agent.keep(left)
 
     def begin_run(self, run: Run) -> None:
         """A run has begun: whoever waits for its messages watches it from now on."""
@@ -639,8 +650,9 @@ class AsyncSession(DirectTools, Reports):
         if self.lanes is None or tool is None:
             return False
         lane = self.lane_of(tool.spec)
-        handler = self.settings.queue_config.lane_handlers.get(lane) if self.settings.queue_config else None
-        return lane == QUERY or tool.spec.parallel or (handler is not None and not handler.ordered)
+        if tool.spec.local:  # what never goes out does not follow the handler of its lane
+            return lane == QUERY or tool.spec.parallel
+        return lane == QUERY or tool.spec.parallel or not self.lanes.handler_of(lane).ordered
 
     def submit_model(self, run: Callable[[], Awaitable[Answer]]) -> Job[Answer]:
         """A model call: through the lane `generate` of this session, if it has lanes, and that of the model."""
@@ -696,11 +708,15 @@ class AsyncSession(DirectTools, Reports):
         self._check_inside()
         await self.ready()
         before = self.book.compaction
+        await self.wait(await self.submit_compaction())
+        return self.book.compaction is not before
+
+    async def submit_compaction(self) -> str:
+        """Ask for a compaction, when it is its turn; the id of the message."""
         receipt = await self.host.inbox.submit(
             self.session_id, "Compact", kind="system", tenant=self.owner.tenant, attachments=[{COMPACT: True}]
         )
-        await self.wait(receipt.message_id)
-        return self.book.compaction is not before
+        return receipt.message_id
 
     async def save(self) -> None:
         """Wait until everything is on disk. There is nothing else to do: every change is stored as it happens."""

@@ -31,6 +31,7 @@ from laneway.errors import (
     LanewayError,
     StoreUnavailableError,
     ToolArgumentsError,
+    TransportUnavailableError,
     describe,
     text_of,
 )
@@ -191,7 +192,10 @@ class CallMaker:
             self._deny(call, asked, refusal)
             return None
         entry = self._run.book.entries.get(asked.key) if self._run.machine.had_begun(call) else None
-        if entry is not None and entry.digest == arguments_digest(asked.text):
+        if entry is not None and entry.digest != arguments_digest(asked.text):
+            self._refuse(call, ResultStatus.ERROR, "[Not run: a hook has changed it since it began]")
+            return None
+        if entry is not None:
             asked.approval_reason = ""  # it was approved when it began
         return asked
 
@@ -493,6 +497,10 @@ class CallMaker:
             if each.began_ms < 0:
                 return self._cut_result(each, text_of(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
+        except TransportUnavailableError as error:
+            may_have_run = each.has_effect and getattr(error, "may_have_run", False)
+            text = f"[Unknown: {text_of(error)}]" if may_have_run else f"[Failed: {describe(error)}]"
+            return result(output=text, status=ResultStatus.UNKNOWN if may_have_run else ResultStatus.ERROR)
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises is told to the model
             _log.info("tool %s failed: %s", each.call.name, describe(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)

@@ -63,7 +63,8 @@ class GatesRun(AgentRun):
         super().__init__(world.agents, trace, loop)
         self.gates = world
         self.begun: Counter[str] = Counter()  # starts that were confirmed to a worker, by the key of the call
-        self.holders: dict[str, tuple[str, float]] = {}  # by task: the worker that has begun, and until when
+        self.holders: dict[str, tuple[str, float]] = {}  # by task: the lease under which it was begun, and until when
+        self._reads: set[str] = set()  # tasks in `holders` that only read: their leases end when a session is opened
         self.accepted_of: dict[str, str] = {}  # by task: the token whose result counted
         self.passed: dict[tuple[str, str], str] = {}  # by run and arguments: what the hooks have said last
         self._people: list[asyncio.Task[None]] = []
@@ -268,6 +269,8 @@ class GatesRun(AgentRun):
         holder = self.holders.get(task_id)
         if holder is not None and holder[0] != lease.token and holder[1] > self._loop.time():
             self._break(f"{name} begins {task_id}, and the lease of another one still holds")
+        if effect is Effect.READ:
+            self._reads.add(task_id)
         self.holders[task_id] = lease.token, self._loop.time() + lease.lease_ms / 1000 - 0.001
         if task["run_id"]:
             row = self._disk.states.get(StateKey("task", task_id))
@@ -330,6 +333,9 @@ class GatesRun(AgentRun):
             await self._answer(session)
 
     async def _open_session(self, number: int, name: str) -> None:
+        for task_id in self._reads:
+            self.holders.pop(task_id, None)
+        self._reads.clear()
         await super()._open_session(number, name)
         self._life.sessions[name].host.lanes.resize("subagent", self.gates.width)
 

@@ -161,6 +161,7 @@ class Session(Twin[AsyncSession]):
     resume_run = awaited(AsyncSession.resume_run)
     current_run = on_loop(AsyncSession.current_run)
     active_tools = on_loop(AsyncSession.active_tools)
+    explain = on_loop(AsyncSession.explain)
     compact = awaited(AsyncSession.compact)
     save = awaited(AsyncSession.save)
     ledger = awaited(AsyncSession.ledger)
@@ -176,6 +177,36 @@ class Session(Twin[AsyncSession]):
     approvals = awaited(AsyncSession.approvals)
     approve = awaited(AsyncSession.approve)
     deny = awaited(AsyncSession.deny)
+    pending_confirmations = awaited(AsyncSession.pending_confirmations)
+    confirm_tool_use = awaited(AsyncSession.confirm_tool_use)
+    cancel_confirmations = awaited(AsyncSession.cancel_confirmations)
+    command = awaited(AsyncSession.command)
+
+    # ---- hooks and handlers ----
+
+    register_hook = on_loop(AsyncSession.register_hook)
+    unregister_hook = on_loop(AsyncSession.unregister_hook)
+    hook_count = on_loop(AsyncSession.hook_count)
+    skills_available = on_loop(AsyncSession.skills_available)
+    skill_problems = on_loop(AsyncSession.skill_problems)
+    use_skill = on_loop(AsyncSession.use_skill)
+    set_lane_handler = awaited(AsyncSession.set_lane_handler)
+    desk = awaited(AsyncSession.desk)
+    pending_external_tasks = awaited(AsyncSession.pending_external_tasks)
+    complete_external_task = awaited(AsyncSession.complete_external_task)
+
+    # ---- sub-agents ----
+
+    task = awaited(AsyncSession.task)
+    parallel_task = awaited(AsyncSession.parallel_task)
+    spawn = awaited(AsyncSession.spawn)
+    cancel_subagent = awaited(AsyncSession.cancel_subagent)
+    subagents = on_loop(AsyncSession.subagents)
+
+    def children(self) -> list[Session]:
+        """The sessions of the sub-agents that are at work for this one."""
+        found = self._portal.call("Session.children()", self._twin.children)
+        return [Session(self._portal, each) for each in found]
 
     # ---- the queue ----
 

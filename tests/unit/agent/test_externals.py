@@ -143,7 +143,7 @@ async def test_a_task_that_was_handed_out_and_times_out_may_have_had_its_effect(
     async with outside(use("act", "a")) as (session, model, _):
         sent = sending(session, "go")
         [task] = await pending(session)
-        await asyncio.sleep(2)
+        await passing(2_000)
         await sent
         [result] = results(model.requests[-1])
         assert "may have had its effect" in result.output
@@ -156,7 +156,7 @@ async def test_a_lane_may_fall_back_on_this_process_for_what_nobody_took_and_onl
     handlers = {"execute": LaneHandlerConfig("external", 1_000, fallback=True)}
     async with outside(use("act", "a"), use("act", "b"), lane_handlers=handlers) as (session, model, bench):
         sent = sending(session, "go")
-        await asyncio.sleep(1.5)  # nobody takes the first; the second is handed out, and nobody answers
+        await passing(1_500)  # nobody takes the first; the second is handed out, and nobody answers
         assert bench.began == ["a"]
         await pending(session)
         await sent
