@@ -185,6 +185,12 @@ class Arrivals(ABC):
         group = list(self._arrivals)
         self._arrivals.clear()
         self._looking = self.loop.create_task(self._look_up(group), name="laneway-dedupe")
+        self._looking.add_done_callback(lambda _: self._dismiss(group))
+
+    def _dismiss(self, group: list[tuple[Arrival | None, asyncio.Future[Any]]]) -> None:
+        """Nobody waits for ever: a task that was cancelled before its first step has told nobody."""
+        for _, done in group:
+            fail(done, ClosedError(opened=True, what="inbox"))
 
     async def _look_up(self, group: list[tuple[Arrival | None, asyncio.Future[Any]]]) -> None:
         asked = [one for one, _ in group if one is not None and one.message.message_id is not None and one.dedupe_ms]
@@ -198,10 +204,6 @@ class Arrivals(ABC):
             error = failure if self.is_open else ClosedError(opened=True, what="inbox")
         except Exception as failure:  # noqa: BLE001 - a store may raise anything; those who wait are told
             error = StoreUnavailableError(f"the store failed: {describe(failure)}")
-        except asyncio.CancelledError:
-            for _, done in group:
-                fail(done, ClosedError(opened=True, what="inbox"))
-            raise
         finally:
             self._looking = None
         for arrival, done in group:
