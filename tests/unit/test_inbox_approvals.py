@@ -344,6 +344,32 @@ async def test_whoever_waits_behind_an_approval_is_told_of_it() -> None:
         assert f"waits for approval {asked.id} ({10_000 - (now_ms() - at) - 1} ms left)" in waits.reason
 
 
+@staged
+async def test_a_question_that_its_turn_gives_up_is_withdrawn() -> None:
+    seen: list[TurnState] = []
+
+    async def work(turn: Turn) -> str:
+        try:
+            async with asyncio.timeout(5):
+                await turn.ask_approval("do")
+        except TimeoutError:
+            seen.append(turn.state)
+        await passing(5_000)
+        return "went on"
+
+    agent = Agent(work=work)
+    async with new_inbox(agent) as inbox, Log(inbox) as log:
+        first = await busy(inbox, agent, "work")
+        (asked,) = inbox.approvals(S)
+        await passing(6_000)
+        assert inbox.approvals(S) == []
+        assert not await inbox.approve(asked.id)
+        assert (await inbox.wait(first)).answer == "went on"
+        assert inbox.engine._approvals == {}  # noqa: SLF001 - nothing is left
+    assert [event.state for event in log.of("approval.ended")] == [ApprovalState.WITHDRAWN]
+    assert seen == [TurnState.THINKING]
+
+
 # ---- who may answer ----------------------------------------------------------------------------------------------
 
 

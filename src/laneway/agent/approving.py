@@ -118,10 +118,12 @@ class Approving(ABC):
         """Take back every request for the approval of a call, here and in sub-agents: the calls are denied."""
         await self.ready()
         engine = self.host.inbox.engine
+        asked = self._asked()
         count = 0
-        for owner in self._owners():
+        for owner in dict.fromkeys(entry.owner for entry in asked):
+            ids = [entry.approval.id for entry in asked if entry.owner == owner]
             count += await engine.change(
-                owner, engine.kernel.withdraw_approvals, owner, text_of(reason), actor="host", calls_only=True
+                owner, engine.kernel.withdraw_approvals, owner, ids, text_of(reason), by="host"
             )
         return count
 

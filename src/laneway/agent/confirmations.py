@@ -76,7 +76,7 @@ class Confirmations:
             return Refusal(gate="approval", reason=f"nobody could be asked: {text_of(error)}")
         finally:
             self._leave(asked, run)
-            await telling.end()
+        await telling.end()
         refusal = _refusal(answer, policy)
         if refusal is None:
             asked.arguments = json.loads(exactly)

@@ -365,16 +365,13 @@ class Mailroom(Reception):
         self.end_approval(box, entry, state, reason=reason, by=by, now=now, wall=wall)
         return entry.approval
 
-    def withdraw_approvals(
-        self, owner: Owner, reason: str, *, actor: str, calls_only: bool = False, now: int, wall: int
-    ) -> int:
-        """Take back what is asked in a session (or only what is about calls); says how many. Its turn goes on."""
+    def withdraw_approvals(self, owner: Owner, ids: Iterable[str], reason: str, *, by: str, now: int, wall: int) -> int:
+        """Take back requests of a session; says how many of them were pending. Its turn goes on."""
         box = self.boxes.get(owner)
-        if box is None:
-            return 0
-        asked = [entry for entry in box.approvals.values() if entry.approval.call_id or not calls_only]
+        asked = [entry for name in ids if (entry := box.approvals.get(name)) is not None] if box is not None else []
         for entry in asked:
-            self.end_approval(box, entry, ApprovalState.WITHDRAWN, reason=reason, by=actor, now=now, wall=wall)
+            assert box is not None
+            self.end_approval(box, entry, ApprovalState.WITHDRAWN, reason=reason, by=by, now=now, wall=wall)
         return len(asked)
 
     def add_child(self, turn: TurnEntry, child_id: str, label: str, *, wall: int) -> ChildEntry:

@@ -113,6 +113,7 @@ class Errands(Arrivals):
             asked = self.kernel.ask(turn._entry, wanted, now=self.now(), wall=self.wall())
             self._approvals[asked.id] = waits = _Asked(answer, on_news)
             self.carry_out()
+            listening = False
             try:
                 if self.journal.has(owner):
                     await self.journal.committed(owner)
@@ -123,11 +124,32 @@ class Errands(Arrivals):
                     waits.tell("asked", asked, 0)
                 label = f"approval {asked.id}"
                 answered: Approval = await self.waits.run(WAIT_LANE, _wait_for, answer, label=label)
+            except BaseException:
+                listening = self._give_up(turn, asked.id)  # whoever listens hears of that, too
+                raise
             finally:
-                if self._approvals.get(asked.id) is waits:
-                    del self._approvals[asked.id]
+                if not listening:
+                    self._approvals.pop(asked.id, None)
         turn._check_fence()
         return answered
+
+    def _give_up(self, turn: Turn, approval_id: str) -> bool:
+        """A turn waits no more for an answer: the request is taken back, unless the turn itself is being ended."""
+        entry, owner = turn._entry, turn._entry.owner
+        at_work = self.is_at_work and owner not in self._reloads
+        if not at_work or not entry.live or entry.cancelled:
+            return False
+        why = "whoever asked for it waits no more"
+        withdraw = self.kernel.withdraw_approvals
+        if not withdraw(owner, [approval_id], why, by="", now=self.now(), wall=self.wall()):
+            return False
+        self.carry_out()
+
+        def forget(_: Exception | None) -> None:
+            self._approvals.pop(approval_id, None)
+
+        self.journal.after(owner, forget)
+        return True
 
     @contextlib.contextmanager
     def _waiting(self, turn: Turn) -> Iterator[None]:
@@ -150,9 +172,11 @@ class Errands(Arrivals):
     def _answer(self, approval: Approval) -> None:
         """Tell the turn that waits for an approval."""
         waits = self._approvals.pop(approval.id, None)
-        if waits is not None and not waits.answer.done():
+        if waits is None:
+            return
+        if not waits.answer.done():  # else nobody waits for it any more
             waits.answer.set_result(approval)
-            waits.tell("ended", approval, 0)
+        waits.tell("ended", approval, 0)
 
     def _remind(self, approval: Approval, news: str, remaining_ms: int) -> None:
         """Tell the turn that waits for an approval that it still does."""
@@ -221,6 +245,10 @@ class Errands(Arrivals):
         self._children[child.id] = child
         self.carry_out()
         child._job.add_done_callback(lambda job: self._child_ended(owner, child, job))
+
+    def has_child(self, child_id: str) -> bool:
+        """Whether a sub-agent is at work here."""
+        return child_id in self._children
 
     async def _run_child(self, child: Child, stored: asyncio.Future[None], fn: Callable[[], Any]) -> Any:
         await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start

@@ -512,6 +512,24 @@ async def test_a_run_that_is_ended_takes_its_request_with_it(how: str) -> None:
     assert bench.began == []
 
 
+@staged
+async def test_a_run_that_takes_too_long_takes_its_requests_back_and_says_so() -> None:
+    bench = Bench()
+    model = ScriptedModel([use("look", "a", "b"), [say("done")]])
+    async with opened(model, bench, queue=True, max_execution_time_ms=5_000, **asks()) as session:
+        watch = Watch(session.stream("go"))
+        assert len(await pending(session)) == 2
+        await watch.task
+        await passing()
+        assert await pending(session) == []
+        assert session.current_run() is None
+        box = session.host.inbox.engine.kernel.boxes.get(session.owner)
+        assert box is None or box.answers == {}
+    assert [event.approved for event in watch.of("confirmation_received")] == [False, False]
+    assert bench.began == []
+    check_events(watch.events)
+
+
 @pytest.mark.parametrize("early", [0, 1])
 @staged
 async def test_an_answer_at_the_moment_of_the_expiry_is_late(early: int) -> None:
