@@ -128,9 +128,10 @@ async def _reads(reads: int, name: str, *, rounds: int) -> Numbers:
     async with AsyncAgent(model=Plain(reads, name), tools=[look, wait_a_little], builtin_tools=False) as agent:
         for _ in range(rounds):
             session = await agent.session(".", queue_config=SessionQueueConfig()).ready()
-            watch = Stopwatch()
+            gc.collect()
+            began = time.perf_counter()  # the best of some is nobody's luck; what others had cannot be told this finely
             result = await session.send("go")
-            took.append(watch.seconds())
+            took.append(time.perf_counter() - began)
             assert result.tool_calls_count == reads
             await session.close()
     return {"ms": min(took) * 1e3}
