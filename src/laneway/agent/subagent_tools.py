@@ -7,6 +7,7 @@ sub-agent, or the message, that it made before.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -40,13 +41,19 @@ class TaskBrief:
     description: str = ""
 
 
+@functools.cache
+def _made(shown: Callable[..., None]) -> FunctionTool[..., None]:
+    """Once for all sessions: the schema of a tool takes its time."""
+    return FunctionTool(shown, effect="idempotent", lane=EXECUTE, parallel=True)
+
+
 class SubagentTool:
     """One of the tools. `waits`: it only waits for sub-agents, so a run that waits for it lends its slots."""
 
     can_reconcile = False
 
     def __init__(self, shown: Callable[..., None], work: Work, *, waits: bool) -> None:
-        made = FunctionTool(shown, effect="idempotent", lane=EXECUTE, parallel=True)
+        made = _made(shown)
         # How long a sub-agent may take is said by the call, not by the lane.
         self.spec: ToolSpec = replace(made.spec, local=True, timeout_ms=DURATION_MAX_MS if waits else None)
         self.check: Callable[[str], dict[str, Any]] = made.check
@@ -65,46 +72,52 @@ class SubagentTool:
         return None
 
 
+# ---- what the model is shown ----
+
+
+def task(prompt: str, agent: str = "", description: str = "", timeout_ms: int | None = None) -> None:
+    """Hand a task to a sub-agent and wait for its answer.
+
+    The sub-agent begins with nothing but the prompt: say everything that it has to know. Several calls in one
+    answer work side by side.
+
+    Args:
+        prompt: What to do, and what to answer.
+        agent: The name of the agent that is to do it; empty: one like you.
+        description: A few words about it, for people.
+        timeout_ms: End it after so many milliseconds.
+    """
+
+
+def parallel_task(tasks: list[TaskBrief]) -> None:
+    """Hand several tasks to sub-agents that work side by side, and wait for all answers.
+
+    Args:
+        tasks: The tasks; each begins with nothing but its prompt.
+    """
+
+
+def spawn(prompt: str, agent: str = "", description: str = "") -> None:
+    """Hand a task to a sub-agent and go on at once. You get a message when it has ended, however that is.
+
+    Args:
+        prompt: What to do, and what to answer.
+        agent: The name of the agent that is to do it; empty: one like you.
+        description: A few words about it, for people.
+    """
+
+
+def request_followup(text: str) -> None:
+    """Go on in a further turn after this one, which begins with your text. At most five in a row.
+
+    Args:
+        text: What to do then.
+    """
+
+
 def subagent_tools(delegates: Delegates) -> tuple[Tool, ...]:
     """The tools of one session."""
     work = _Work(delegates)
-
-    def task(prompt: str, agent: str = "", description: str = "", timeout_ms: int | None = None) -> None:
-        """Hand a task to a sub-agent and wait for its answer.
-
-        The sub-agent begins with nothing but the prompt: say everything that it has to know. Several calls in one
-        answer work side by side.
-
-        Args:
-            prompt: What to do, and what to answer.
-            agent: The name of the agent that is to do it; empty: one like you.
-            description: A few words about it, for people.
-            timeout_ms: End it after so many milliseconds.
-        """
-
-    def parallel_task(tasks: list[TaskBrief]) -> None:
-        """Hand several tasks to sub-agents that work side by side, and wait for all answers.
-
-        Args:
-            tasks: The tasks; each begins with nothing but its prompt.
-        """
-
-    def spawn(prompt: str, agent: str = "", description: str = "") -> None:
-        """Hand a task to a sub-agent and go on at once. You get a message when it has ended, however that is.
-
-        Args:
-            prompt: What to do, and what to answer.
-            agent: The name of the agent that is to do it; empty: one like you.
-            description: A few words about it, for people.
-        """
-
-    def request_followup(text: str) -> None:
-        """Go on in a further turn after this one, which begins with your text. At most five in a row.
-
-        Args:
-            text: What to do then.
-        """
-
     return (
         SubagentTool(task, work.task, waits=True),
         SubagentTool(parallel_task, work.parallel_task, waits=True),

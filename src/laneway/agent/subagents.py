@@ -22,6 +22,7 @@ from laneway.agent.definitions import Definitions
 from laneway.agent.results import RunResult
 from laneway.agent_events import AgentEvent, SubagentEndEvent, SubagentProgressEvent, SubagentStartEvent
 from laneway.errors import ClosedError, ConfigError, LanewayError, RunCancelledError, UsageError, describe, text_of
+from laneway.kernel.ledger import origin_of
 from laneway.kernel.mailbox import ChildEntry
 from laneway.kernel.texts import clip
 from laneway.options import SessionOptions, merge
@@ -225,8 +226,10 @@ class Subagent(Child):
     async def _give_up(self, follow: asyncio.Task[RunResult], status: str, reason: str) -> None:
         """End its session for real: what waits there, its run, its own sub-agents."""
         await _ended(follow)
-        if self.session is not None:
+        if self.session is not None and self.session.delegates.is_open:
             await self.session.delegates.stop(reason)
+        else:  # another process may have left something there
+            self._delegates.end_stored(self.owner._replace(session=self.child_session_id), reason)
         self.status, self.output = status, reason
 
     async def _leave(self) -> None:
@@ -433,10 +436,11 @@ class Delegates:
         assert sub._job is not None
         sub._job.add_done_callback(functools.partial(self._over, sub))
 
-    def _over(self, sub: Subagent, _: Job[Any]) -> None:
+    def _over(self, sub: Subagent, job: Job[Any]) -> None:
         """It has ended, and the engine has heard of it."""
         self._live.pop(sub.id, None)
         if not sub._detached:
+            sub.end_of(job)
             self._done.append(sub.report())
             engine = sub._mail
             if engine.is_open and engine.journal.has(sub.owner):
@@ -530,15 +534,21 @@ class Delegates:
 
     # ---- ending ----
 
+    @property
+    def is_open(self) -> bool:
+        """Whether turns of this session may run."""
+        session = self.session
+        return hasattr(session, "host") and session.host.is_open and session.host.sessions.get(session.key) is session
+
     async def stop(self, reason: str) -> None:
         """End all that is in this session, for real, and wait for that."""
         session = self.session
-        if not hasattr(session, "book") or not session.host.is_open:
-            return
         engine = session.host.inbox.engine
         try:
             async with asyncio.timeout(2 * engine.kernel.grace_ms / 1000):
                 await engine.change(session.owner, engine.kernel.stop, session.owner, reason, actor="its parent")
+                for entry in self._orphans():
+                    self._discard(entry, reason)
                 await _all_over([sub.over for sub in self._live.values()])
                 await session.wait_idle()
         except (LanewayError, TimeoutError) as error:  # it is closed all the same
@@ -555,8 +565,13 @@ class Delegates:
                 sub.cancel(reason)
             await _all_over([sub.over for sub in mine])
         for entry in self._orphans():
-            if entry.detail.get("awaited"):
+            if entry.detail["awaited"] and self._is_over(entry.turn_id, run):
                 self._discard(entry, reason or GONE)
+
+    def _is_over(self, run_id: str, run: Run) -> bool:
+        """Whether nobody will attach to what a run has started, now that another run has ended."""
+        book = self.session.book
+        return origin_of(run_id, book.lineage) == run.origin or not book.is_awaited(run_id)
 
     async def close(self, *, for_good: bool) -> None:
         """The session is closed: what a store keeps is gone on with when it is opened again, else it ends here."""
@@ -593,28 +608,31 @@ class Delegates:
 
     def _orphans(self) -> list[ChildEntry]:
         """Sub-agents of this session that nobody here works on."""
-        box = self.session.host.inbox.engine.kernel.boxes.get(self.session.owner)
+        engine = self.session.host.inbox.engine
+        box = engine.kernel.boxes.get(self.session.owner)
         children = box.children.values() if box is not None else ()
-        return [child for child in children if child.live and child.detail and child.id not in self._live]
+        return [child for child in children if child.live and child.detail and not engine.has_child(child.id)]
 
     def _discard(self, entry: ChildEntry, reason: str) -> None:
         """End a sub-agent that is in the store only."""
         engine = self.session.host.inbox.engine
         owner = entry.owner._replace(session=entry.id.removeprefix("sub-"))
-        self._end_stored(owner, reason)
+        self.end_stored(owner, reason)
+        entry.silenced = True  # nobody wants to hear of it
         engine.kernel.end_child(entry, CANCELLED, None, SYSTEM_SETTINGS, now=engine.now(), wall=engine.wall())
         engine.carry_out()
 
-    def _end_stored(self, owner: Owner, reason: str) -> None:
+    def end_stored(self, owner: Owner, reason: str) -> None:
+        """End what is left in a session that is not open, and what works for it."""
         engine = self.session.host.inbox.engine
         box = engine.kernel.boxes.get(owner)
-        if box is None:
+        if box is None or engine.is_reloading(owner):
             return
         for child in list(box.children.values()):
-            if child.detail:
+            if child.detail and not engine.has_child(child.id):
                 self._discard(child, reason)
-        if not engine.is_reloading(owner):
-            engine.kernel.stop(owner, reason, actor="its parent", now=engine.now(), wall=engine.wall())
+        engine.kernel.stop(owner, reason, actor="its parent", now=engine.now(), wall=engine.wall())
+        engine.carry_out()
 
     # ---- questions ----
 
