@@ -87,7 +87,7 @@ def connection_to(name: str, config: McpServerConfig, on_lost: Callable[[str], N
         return Program(name, config, on_lost)
     from laneway.tools.mcp_http import Address  # HTTP is for those who have an address
 
-    return Address(config)
+    return Address(config, on_lost)
 
 
 class McpSource:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import unquote
 
+import anyio
 import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 
 from laneway.errors import TransportUnavailableError
 from laneway.policies import McpServerConfig
+from laneway.tools.mcp_sieve import Sieve
 
 __all__ = ("BODY_MAX", "Address")
 
@@ -31,10 +35,10 @@ LEAVE_S: Final = 2.0
 class Address:
     """One connection to such a server."""
 
-    last_words = ""
-
-    def __init__(self, config: McpServerConfig) -> None:
+    def __init__(self, config: McpServerConfig, on_lost: Callable[[str], None]) -> None:
         assert config.url is not None
+        self._on_lost = on_lost
+        self._sieve = Sieve()
         try:
             url = httpx2.URL(config.url)
             headers = httpx2.Headers(dict(config.headers))
@@ -57,14 +61,41 @@ class Address:
         """The streams that the SDK wants of a transport."""
         timeout = httpx2.Timeout(connect=self._connect_s, read=None, write=30.0, pool=None)
         transport = _Watched(self._headers, self._query)
+        address = str(self._shown)
         async with (
             httpx2.AsyncClient(timeout=timeout, transport=transport) as client,
-            self._streams(client) as streams,
+            streamable_http_client(address, http_client=client, max_sse_event_size=BODY_MAX) as (heard, told),
         ):
-            yield streams
+            to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+            write, from_session = anyio.create_memory_object_stream[SessionMessage](64)
+            loop = asyncio.get_running_loop()
+            tasks = [
+                loop.create_task(self._hear(heard, to_session), name="mcp-heard"),
+                loop.create_task(self._tell(from_session, told), name="mcp-told"),
+            ]
+            try:
+                yield read, write
+            finally:
+                for stream in (to_session, read, write, from_session):
+                    stream.close()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)  # the SDK may not let anybody wait here
 
-    def _streams(self, client: httpx2.AsyncClient) -> AbstractAsyncContextManager[Any]:
-        return streamable_http_client(str(self._shown), http_client=client, max_sse_event_size=BODY_MAX)
+    async def _hear(self, heard: Any, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async for each in heard:
+                if isinstance(each, SessionMessage) and self._sieve.takes(each.message):
+                    await to_session.send(each)
+                await self._sieve.pace()
+        self._on_lost("the connection was closed")
+        to_session.close()
+
+    async def _tell(self, from_session: MemoryObjectReceiveStream[SessionMessage], told: Any) -> None:
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async for each in from_session:
+                self._sieve.told(each.message)
+                await told.send(each)
 
     async def ended(self) -> str:
         """An address has no exit code."""

@@ -5,7 +5,7 @@ message, and ends with what it is told. This one is for servers that nobody can 
 
 - A line has at most `LINE_MAX` bytes. The call that a longer one answers fails; one that never ends ends the server.
 - Lines that are no messages are counted and left out, and a line that answers a call with nonsense fails that call.
-- Notifications that nobody reads are left out; a flood of lines is read slowly, so that the server has to wait.
+- What nobody reads is left out, and a flood of lines is read slowly (see `mcp_sieve`).
 - What it writes to its error output is read and forgotten, but for the last words.
 - It is ended with everything it has started, whatever happens here; also when the interpreter ends.
 """
@@ -31,15 +31,13 @@ from mcp_types import (
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
     jsonrpc_message_adapter,
 )
 from pydantic_core import from_json
 
 from laneway.errors import TransportUnavailableError, text_of
 from laneway.policies import McpServerConfig
+from laneway.tools.mcp_sieve import Sieve
 from laneway.tools.outputs import clean
 from laneway.tools.processes import MARK, Processes
 from laneway.tools.shell import ShellSettings, tool_environment
@@ -52,14 +50,9 @@ LINE_MAX: Final = 8 * 1024 * 1024
 LINE_LOST_MAX: Final = 8 * LINE_MAX
 READ_SIZE: Final = 65_536
 TAIL_MAX: Final = 2_000
-ASKED_MAX: Final = 32
-"""How many requests of a server may wait for their answer."""
 TOLD_AT: Final = frozenset({1, 1_000, 1_000_000})
-BURST: Final = 200
-PAUSE_S: Final = 0.01
 GRACE_S: Final = 1.0
 DRAIN_S: Final = 0.5
-READ_BY_US: Final = frozenset({"notifications/tools/list_changed", "notifications/progress", "notifications/cancelled"})
 _ANSWERS: Final = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"'
 )
@@ -87,8 +80,7 @@ class Program:
         self._is_lost = False
         self._tail = b""
         self._garbage = 0
-        self._asked = 0  # requests of the server that wait for their answer
-        self._lines = 0  # that it has written since it was last told something
+        self._sieve = Sieve()
         self._mark = f"{os.getpid()}-mcp-{next(_numbers)}"
         self._processes: Processes | None = None
         self._to_session: MemoryObjectSendStream[SessionMessage | Exception]
@@ -227,7 +219,7 @@ class Program:
                     await self._take(b"".join(parts))
                 parts, size = [line], len(line)
             if self._is_lost:
-                await self._pace(BURST)
+                await self._sieve.rest()
         self._lose("it has closed its output")
 
     async def _take(self, line: bytes) -> None:
@@ -238,20 +230,9 @@ class Program:
         except ValueError:
             await self._take_nonsense(line)
             return
-        if isinstance(message, JSONRPCResponse | JSONRPCError) or self._is_wanted(message):
+        if self._sieve.takes(message):
             await self._give(message)
-        await self._pace(1)
-
-    def _is_wanted(self, message: JSONRPCRequest | JSONRPCNotification) -> bool:
-        if isinstance(message, JSONRPCNotification):
-            if message.method == "notifications/cancelled":
-                self._asked = max(0, self._asked - 1)
-            return message.method in READ_BY_US
-        self._asked += 1
-        if self._asked <= ASKED_MAX:
-            return True
-        self._asked = ASKED_MAX
-        return False
+        await self._sieve.pace()
 
     async def _take_nonsense(self, line: bytes) -> None:
         """A line that is no message; if it means to answer a call, that call has failed."""
@@ -265,7 +246,7 @@ class Program:
         answered = value.get("id") if isinstance(value, dict) and "method" not in value else None
         if isinstance(answered, int | str) and not isinstance(answered, bool):
             await self._fail(answered, "its answer is no message")
-        await self._pace(1)
+        await self._sieve.pace()
 
     async def _drop(self, beginning: bytes) -> None:
         """A line is too long to be kept; if it says first what it answers, that call has failed."""
@@ -281,31 +262,21 @@ class Program:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # nobody listens any more
             await self._to_session.send(SessionMessage(message))
 
-    async def _pace(self, lines: int) -> None:
-        """Whoever writes much that nobody has asked for waits."""
-        self._lines += lines
-        if self._lines >= BURST:
-            self._lines = 0
-            await asyncio.sleep(PAUSE_S)
-
     async def _keep_tail(self, err: asyncio.StreamReader) -> None:
         pieces = 0
         while piece := await err.read(READ_SIZE):
             self._tail = (self._tail + piece)[-TAIL_MAX:]
             pieces += 1
             if pieces % 16 == 0:
-                await asyncio.sleep(PAUSE_S)
+                await self._sieve.rest()
 
     # ---- its input, and its end ----
 
     async def _send_all(self, writer: asyncio.StreamWriter) -> None:
         try:
             async for each in self._from_session:
-                message = each.message
-                self._lines = 0
-                if isinstance(message, JSONRPCResponse | JSONRPCError):
-                    self._asked = max(0, self._asked - 1)
-                writer.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                self._sieve.told(each.message)
+                writer.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await writer.drain()
         except (OSError, anyio.ClosedResourceError) as error:
             self._lose(f"it does not take anything any more ({text_of(error) or 'its input is closed'})")
