@@ -24,7 +24,9 @@ def sim(
     seconds: Annotated[float, typer.Option(help="Run fresh seeds for this long.")] = 5.0,
     tier: Annotated[
         Literal["kernel", "engine", "mailroom", "mail", "agent", "gates", "all"],
-        typer.Option(help="Lanes: kernel or engine. Inbox: mailroom or mail. Sessions of agents: agent; with gates and workers: gates. Or all."),
+        typer.Option(
+            help="Lanes: kernel or engine. Inbox: mailroom or mail. Agents: agent; with gates and workers: gates. Or all."
+        ),
     ] = "all",
     trace: Annotated[bool, typer.Option("--trace", help="Print every transition.")] = False,
     tail: Annotated[int, typer.Option(help="How many lines to print before a failure.")] = TAIL,

@@ -282,7 +282,7 @@ Plan = tuple[Step, ...]
 _CARE: Final = (Effect.READ, Effect.IDEMPOTENT, Effect.WRITE)
 
 
-def after_crash(
+def after_crash(  # noqa: PLR0913 - keyword-only: what is known about the calls
     round: Round,  # noqa: A002 - what it is
     entries: Iterable[LedgerEntry],
     specs: Mapping[str, ToolSpec],

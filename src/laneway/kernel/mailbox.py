@@ -263,8 +263,11 @@ _APPROVAL_RARE = ("why", "call_id", "lane", "key", "approvers", "escalate_after_
 
 def decode_approval(row: StateRow, body: dict[str, Any]) -> Approval:
     """A stored approval."""
-    people = {name: tuple(body[name]) for name in ("approvers", "escalate_to") if name in body}
-    return Approval(id=row.id, session_key=row.session, state=ApprovalState(row.state), **{**body, **people})
+    facts: dict[str, Any] = dict(body)
+    for name in ("approvers", "escalate_to"):
+        if name in facts:
+            facts[name] = tuple(facts[name])
+    return Approval(id=row.id, session_key=row.session, state=ApprovalState(row.state), **facts)
 
 
 class ChildEntry:

@@ -137,7 +137,7 @@ class Commands:
         row = await engine.store.history.state("approval", approval_id)
         if row is not None and Owner(row.tenant, row.workspace, row.session) == owner:
             known = decode_approval(row, json.loads(row.body))
-            may, state = known.may_be_answered_by(sender), known.state.value
+            may, is_now = known.may_be_answered_by(sender), known.state.value
         else:
-            may, state = sender is None or sender.may("approve"), ""
-        return texts.approval_reply(approval_id, state) if may else texts.denied_reply("approve")
+            may, is_now = sender is None or sender.may("approve"), ""
+        return texts.approval_reply(approval_id, is_now) if may else texts.denied_reply("approve")

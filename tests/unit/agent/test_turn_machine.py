@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from laneway.dialogue import Answer, Prompt, Results, ResultStatus, ToolCall, ToolResult
@@ -13,7 +15,7 @@ from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limi
 def machine(**options: int | str) -> TurnMachine:
     """A machine in which calls whose name begins with `r` may run beside each other."""
     limits = Limits(max_tool_rounds=int(options.pop("rounds", 5)), max_calls_per_answer=int(options.pop("calls", 8)))
-    more = {name: value for name, value in options.items() if isinstance(value, int)}
+    more: dict[str, Any] = {name: value for name, value in options.items() if isinstance(value, int)}
     made = TurnMachine(
         "run",
         limits=limits,
