@@ -33,6 +33,14 @@ EXPECTED = {
         "audit: transfer 100 to bob, for olga",
         "[Denied: the hook 'bank' failed: it took longer than 200 ms]",
     ],
+    "agent_mcp.py": [
+        "mcp__notes__find, ok: It leaks.",
+        "mcp__notes__find, error: [Not run: the arguments of mcp__notes__find do not fit: 'title' is missing]",
+        "mcp__notes__remove, denied: ",
+        "notes is running, 2 tools",
+        "gone is failed, 0 tools 'a-program-that-is-not-here' cannot be used: No such file or directory",
+        "notes is closed",
+    ],
     "agent_resume.py": [
         "the first process ended with -9",
         "tool pay (call-1, ok): paid rent",
@@ -45,6 +53,11 @@ EXPECTED = {
         "Skill, ok: [Skill: release-notes]",
         "publish, denied: [Denied: the skill 'release-notes' allows only merged, write(notes/**)",
         "publish, ok: published '2.0'",
+    ],
+    "agent_subagents.py": [
+        "[2. chapter 2: succeeded]\nchapter 2 is about roads",
+        "succeeded: done: Make an index",
+        "later: done: done: Make an index",
     ],
     "agent_steer.py": [
         "looks in the cellar",
