@@ -13,13 +13,15 @@ from laneway.dialogue import ModelRequest, Prompt, Results
 from laneway.errors import ClosedError, ModelLimitedError
 from laneway.kernel.texts import SKIPPED
 from laneway.mail import MessageState, Mode, Outcome, Receipt, TurnState
-from laneway.models import ScriptedModel, fail, say
+from laneway.models import ScriptedModel, call, fail, say
 from laneway.models.scripted import Piece
+from laneway.options import ConfirmationPolicy, PermissionPolicy, SessionQueueConfig
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from tests.agent_stage import (
     Bench,
     Delivered,
     Held,
+    Watch,
     check_model,
     final_of,
     opened,
@@ -48,6 +50,9 @@ BUSY = {
     "NS thread": "append append append append cut refuse forget",
     "NS rights": "append append append append cut refuse forget",
     "C": "steer backlog append append cut refuse forget",
+    "AP": "append append append append cut refuse forget",
+    "external": "steer backlog append append cut refuse forget",  # sequential calls that somebody else makes
+    "child": "steer backlog append append cut refuse forget",  # a call that waits for a sub-agent
     "quota": "append append append append cut refuse forget",
     "E": "append append append append append append append",  # nothing runs any more: not even `reject` is refused
 }
@@ -59,6 +64,9 @@ PHASES = {
     "Tp": TurnState.ACTING,
     "NS starting": TurnState.STARTING,
     "C": TurnState.COMPACTING,
+    "AP": TurnState.WAITING,
+    "external": TurnState.ACTING,
+    "child": TurnState.ACTING,
     "quota": TurnState.WAITING,
     "E": TurnState.DELIVERING,
 }
@@ -80,10 +88,20 @@ class Stage:
         window = 1_000 if state == "C" else None
         self.model = ScriptedModel([self._answer] * 20, context_tokens=window, summaries=[self.summary])
         self.options: dict[str, Any] = {"queue": state == "Tp", "session_store": self.store}
+        if state == "external":
+            self.options["queue"] = SessionQueueConfig().set_lane_handler("execute", "external")
+        if state == "AP":
+            self.options["permission_policy"] = PermissionPolicy(ask=("act",), allow=("*",))
+            self.options["confirmation_policy"] = ConfirmationPolicy()
+        if state == "child":
+            self.options["subagents"] = True
+        self.child = Held(say("dug"))
         self.limited = False
 
     async def _answer(self, request: ModelRequest) -> Sequence[Piece]:
         told = request.conversation
+        if prompts(request) == ["dig"]:
+            return await self.child(request)
         if "new" in prompts(request)[-1]:
             return [say("new answer")]
         if isinstance(told[-1], Prompt) and told[-1].text == LONG:
@@ -93,6 +111,10 @@ class Stage:
         if self.state == "M":
             await self.first(request)
             return use("act", "m1")
+        if self.state == "AP":
+            return use("act", "t1")
+        if self.state == "child":
+            return [call("task", prompt="dig").with_id("t1")]
         return use("look", *PARALLEL) if self.state == "Tp" else use("act", *SEQUENTIAL)
 
     async def _finish(self, request: ModelRequest) -> Sequence[Piece]:
@@ -122,7 +144,7 @@ class Stage:
         turns = session.host.inbox.engine.kernel.turns.values()
         wanted = PHASES.get(self.state, TurnState.THINKING)
         if self.state != "E":  # there the turn has ended, and its end is not on disk yet
-            assert [turn.state for turn in turns] == [wanted]
+            assert [turn.state for turn in turns if turn.owner == session.owner] == [wanted]
         self._posting = posting
 
     async def send(self, mode: str) -> Receipt:
@@ -135,12 +157,28 @@ class Stage:
         self.old = (await self._posting).message_id
         return receipt
 
+    async def delivered(self) -> list[str]:
+        """What the session has said to the outside."""
+        return [text for text in await self.said.texts() if text != "dug"]  # which its sub-agent says
+
     def go_on(self) -> None:
         """Let everything end."""
         self.first.let_go()
         self.last.let_go()
         self.summary.let_go()
+        self.child.let_go()
         self.bench.let_go()
+        if self.state in ("AP", "external"):
+            asyncio.get_running_loop().create_task(self._answer_for_others())
+
+    async def _answer_for_others(self) -> None:
+        """Approve what is asked about, and make the calls that somebody else is to make."""
+        for approval in await self.session.approvals():
+            assert await self.session.approve(approval.id)
+        while not self._posting.done() or self.session.current_run() is not None:
+            for task in await self.session.pending_external_tasks():
+                assert await self.session.complete_external_task(task["task_id"], f"result of {task['payload']['key']}")
+            await passing(1)
 
 
 async def check_append(stage: Stage, receipt: Receipt, mode: str) -> None:
@@ -154,7 +192,7 @@ async def check_append(stage: Stage, receipt: Receipt, mode: str) -> None:
     assert (old.disposition, old.outcome, old.answer) == (MessageState.RAN, Outcome.SUCCEEDED, "old answer")
     assert (new.disposition, new.outcome, new.answer) == (MessageState.RAN, Outcome.SUCCEEDED, "new answer")
     assert old.turn_id != new.turn_id
-    assert await stage.said.texts() == ["old answer", "new answer"]
+    assert await stage.delivered() == ["old answer", "new answer"]
     assert shape(stage.model.requests[-1])[-2:] == ["model: old answer", "user: new"]
     assert stage.bench.cancelled == []
     assert SKIPPED not in [each.output for each in results(stage.model.requests[-1])]
@@ -172,12 +210,14 @@ async def check_steer(stage: Stage, receipt: Receipt, mode: str) -> None:
     assert stage.bench.cancelled == []
     if mode == "steer":
         assert (new.disposition, new.turn_id) == (MessageState.STEERED, old.turn_id)
-        assert await stage.said.texts() == ["new answer"]
+        assert await stage.delivered() == ["new answer"]
     steered = next(request for request in stage.model.requests if prompts(request)[-1] == "new")
     ends = {
         "M": ["user: old", "calls m1", "results m1=skipped", "user: new"],
         "Ts": ["user: old", "calls t1 t2 t3", "results t1=ok t2=skipped t3=skipped", "user: new"],
         "Tp": ["user: old", "calls p1 p2 p3", "results p1=ok p2=ok p3=ok", "user: new"],
+        "external": ["user: old", "calls t1 t2 t3", "results t1=ok t2=skipped t3=skipped", "user: new"],
+        "child": ["user: old", "calls t1", "results t1=ok", "user: new"],
         "C": ["system: [Summary of the conversation so far]\nthe summary", "user: old", "user: new"],
     }
     assert shape(steered) == ends[stage.state]
@@ -189,7 +229,7 @@ async def check_backlog(stage: Stage, receipt: Receipt, mode: str) -> None:
     old, new = [await final_of(stage.session, each) for each in (stage.old, receipt)]
     assert (new.disposition, new.turn_id != old.turn_id) == (MessageState.RAN, True)
     assert now_ms() == stage.at + DEBOUNCE
-    assert await stage.said.texts() == ["new answer", "new answer"]
+    assert await stage.delivered() == ["new answer", "new answer"]
     assert shape(stage.model.requests[-1])[-2:] == ["model: new answer", "user: new"]
 
 
@@ -199,7 +239,7 @@ async def check_late(stage: Stage, receipt: Receipt, mode: str) -> None:
     stage.go_on()
     old, new = [await final_of(stage.session, each) for each in (stage.old, receipt)]
     assert (old.answer, new.disposition, new.answer) == ("old answer", MessageState.RAN, "new answer")
-    assert await stage.said.texts() == ["old answer", "new answer"]
+    assert await stage.delivered() == ["old answer", "new answer"]
     assert mode in ("steer", "steer-backlog")
 
 
@@ -214,7 +254,7 @@ async def check_cut(stage: Stage, receipt: Receipt, mode: str) -> None:
     assert now_ms() - at <= waited.get(stage.state, 0)
     stage.go_on()
     await passing()
-    assert await stage.said.texts() == ["new answer"]
+    assert await stage.delivered() == ["new answer"]
     assert mode == "interrupt"
     ends = {
         "NS starting": ["user: new"],  # it never began
@@ -222,6 +262,9 @@ async def check_cut(stage: Stage, receipt: Receipt, mode: str) -> None:
         "Ts": ["user: old", "calls t1 t2 t3", "results t1=unknown t2=cancelled t3=cancelled", "user: new"],
         "Tp": ["user: old", "calls p1 p2 p3", "results p1=cancelled p2=cancelled p3=cancelled", "user: new"],
         "C": [f"user: {LONG}", "model: long ago", "user: old", "user: new"],
+        "AP": ["user: old", "calls t1", "results t1=cancelled", "user: new"],
+        "child": ["user: old", "calls t1", "results t1=unknown", "user: new"],  # who knows what it has done
+        "external": ["user: old", "calls t1 t2 t3", "results t1=cancelled t2=cancelled t3=cancelled", "user: new"],
     }
     if stage.state != "C":  # there it compacts again, which the newcomer needs as well
         assert shape(stage.model.requests[-1]) == ends.get(stage.state, ["user: old", "user: new"])
@@ -235,7 +278,7 @@ async def check_refuse(stage: Stage, receipt: Receipt, mode: str) -> None:
     stage.go_on()
     old = await final_of(stage.session, stage.old)
     assert (old.outcome, old.answer) == (Outcome.SUCCEEDED, "old answer")
-    assert await stage.said.texts() == ["old answer"]
+    assert await stage.delivered() == ["old answer"]
     assert all("new" not in prompts(request) for request in stage.model.requests)
 
 
@@ -245,7 +288,7 @@ async def check_forget(stage: Stage, receipt: Receipt, mode: str) -> None:
     assert (old.outcome, new.outcome, new.answer) == (Outcome.INTERRUPTED, Outcome.SUCCEEDED, "new answer")
     stage.go_on()
     await passing()
-    assert await stage.said.texts() == ["new answer"]
+    assert await stage.delivered() == ["new answer"]
     assert mode == "rollback"
     assert "old" not in prompts(stage.model.requests[-1])
     assert results(stage.model.requests[-1]) == []
@@ -274,6 +317,83 @@ async def test_a_cell_of_the_table_holds(state: str, mode: str, verdict: str) ->
         await CHECKS[verdict](stage, receipt, mode)
         assert session.host.inbox.pending(session.session_id) == []
         check_model(stage.model)
+
+
+# ---- what others hear of it ----
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "rollback"])
+@staged
+async def test_an_interrupt_supersedes_the_approval_that_a_call_waits_for_and_the_call_is_never_made(mode: str) -> None:
+    stage = Stage("AP")
+    async with opened(stage.model, stage.bench, **stage.options) as session:
+        await stage.enter(session)
+        watch = Watch(session.subscribe())
+        (asked,) = await session.approvals()
+        receipt = await stage.send(mode)
+        assert (await final_of(session, receipt)).answer == "new answer"
+        assert not await session.approve(asked.id)
+        reply = await session.command(f"/approve {asked.id}")
+        await passing(100_000)
+    assert reply == f"Request {asked.id} is superseded."
+    (told,) = watch.of("confirmation_received")
+    assert (told.approval_id, told.approved) == (asked.id, False)
+    assert watch.of("confirmation_timeout") == []
+    assert stage.bench.began == []
+
+
+@pytest.mark.parametrize("polled", [False, True])
+@pytest.mark.parametrize("mode", ["interrupt", "rollback"])
+@staged
+async def test_an_interrupt_withdraws_the_task_that_is_out_and_what_it_might_have_done_is_unknown(
+    mode: str, polled: bool
+) -> None:
+    stage = Stage("external")
+    async with opened(stage.model, stage.bench, **stage.options) as session:
+        await stage.enter(session)
+        watch = Watch(session.subscribe())
+        polls = await session.pending_external_tasks() if polled else []
+        receipt = await stage.send(mode)
+        assert (await final_of(session, receipt)).answer == "new answer"
+        assert await session.pending_external_tasks() == []
+        (ended,) = watch.of("external_task_completed")
+        late = await session.complete_external_task(ended.task_id, "too late")
+    assert ended.state == ("unknown" if polled else "withdrawn")
+    assert late is polled  # it settles what nobody knew; else nobody has ever had it
+    assert [task["task_id"] for task in polls] == [ended.task_id] * polled
+    assert watch.of("external_task_pending") == []
+    assert stage.bench.began == []
+
+
+@staged
+async def test_calls_that_a_steer_skips_never_become_tasks() -> None:
+    stage = Stage("external")
+    async with opened(stage.model, stage.bench, **stage.options) as session:
+        watch = Watch((await session.ready()).subscribe())
+        await stage.enter(session)
+        receipt = await stage.send("steer")
+        stage.go_on()
+        assert (await final_of(session, receipt)).answer == "new answer"
+    assert [event.payload for event in watch.of("external_task_pending")] == [{"key": "t1"}]
+    assert stage.bench.began == []
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "rollback"])
+@staged
+async def test_an_interrupt_ends_the_sub_agent_that_a_call_waits_for_and_nothing_is_told_of_it_afterwards(
+    mode: str,
+) -> None:
+    stage = Stage("child")
+    async with opened(stage.model, stage.bench, **stage.options) as session:
+        await stage.enter(session)
+        watch = Watch(session.subscribe())
+        receipt = await stage.send(mode)
+        assert (await final_of(session, receipt)).answer == "new answer"
+        await passing(100_000)
+        assert session.host.inbox.engine.kernel.turns == {}
+        assert await stage.said.texts() == ["new answer"]  # and no message about a sub-agent that has ended
+    (ended,) = watch.of("subagent_end")
+    assert ended.status == "cancelled"
 
 
 # ---- waiting for an approval: the one place where a run of this part asks is after a crash ----
