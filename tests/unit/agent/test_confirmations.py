@@ -15,6 +15,7 @@ from laneway.mail import ApprovalState, MessageState, Outcome, Sender
 from laneway.models import ScriptedModel, call, say
 from laneway.options import SessionQueueConfig
 from laneway.policies import ConfirmationPolicy
+from laneway.sync import Agent
 from laneway.testing import LoopClock, fake_host
 from laneway.tools import FunctionTool
 from tests.agent_stage import (
@@ -702,3 +703,28 @@ async def test_taking_back_and_ending_reaches_what_sub_agents_ask() -> None:
         rows = await session.host.inbox.engine.store.history.states(session.owner, "approval")
         assert rows == []  # they belong to the child
     assert bench.began == []
+
+
+def test_a_sync_session_asks_and_is_answered_in_a_plain_loop() -> None:
+    made: list[str] = []
+
+    def act(key: str) -> str:
+        made.append(key)
+        return "acted"
+
+    tool = FunctionTool(act, name="act", description="act", effect="write")
+    model = ScriptedModel([use("act", "a"), use("act", "b"), [say("done")]])
+    with Agent(model=model, tools=[tool], builtin_tools=False, **asks()) as agent, agent.session(".") as session:
+        for event in session.stream("go"):
+            if event.event_type == "confirmation_required":
+                (waits,) = session.pending_confirmations()
+                assert waits.approval_id == event.approval_id
+                yes = event.tool_id == "a"
+                if yes:
+                    assert session.confirm_tool_use(event.tool_id, approved=True, args=waits.args)
+                else:
+                    assert session.cancel_confirmations("enough") == 1
+                assert session.command(f"/approve {event.approval_id}") is not None
+        assert session.command("hello") is None
+    assert made == ["a"]
+    assert [end for _, end in statuses(model.requests[2])] == ["ok", "denied"]

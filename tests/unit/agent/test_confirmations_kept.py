@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from laneway.agent.session import AsyncSession
+from laneway.dialogue import ModelRequest
 from laneway.errors import StoreUnavailableError
 from laneway.mail import Outcome
-from laneway.models import ScriptedModel, say
+from laneway.models import ScriptedModel, call, say
+from laneway.models.scripted import Piece
+from laneway.options import SessionQueueConfig
 from laneway.policies import Hook
+from laneway.sim.loop import run_sim
 from laneway.stores.memory import MemoryStore
 from tests.agent_stage import (
     Bench,
@@ -20,11 +26,14 @@ from tests.agent_stage import (
     agent_of,
     check_model,
     final_of,
+    one,
     post,
+    results,
     session_of,
+    statuses,
     use,
 )
-from tests.approval_stage import SPAN, Lives, asks, is_request, pending, rows_of, the_one
+from tests.approval_stage import SPAN, Lives, Store, asks, is_request, pending, rows_of, the_one
 from tests.inbox_stage import CutStore, staged
 from tests.stage import passing
 
@@ -251,3 +260,87 @@ async def test_the_row_of_a_request_says_everything() -> None:
     assert (body["action"], body["arguments"], body["call_id"], body["lane"]) == ("act", {"key": "a"}, "a", "execute")
     assert (body["approvers"], body["escalate_to"], body["escalate_after_ms"]) == (["ada"], ["bob"], 9)
     assert body["key"].startswith("lw-")
+
+
+@staged
+async def test_what_a_sub_agent_has_asked_is_there_after_a_restart_at_its_parent() -> None:
+    lives = Lives([call("task", prompt="do it", description="work").with_id("t")], use("act", "a"), [say("child")])
+    async with lives.life(dies=True, subagents=True) as session:
+        message = await post(session, "go")
+        old = await the_one(session)
+        assert old.session_id != session.session_id
+    async with lives.life(subagents=True) as session:
+        await passing(100)
+        new = await the_one(session)
+        assert (new.approval_id, new.session_id, new.args) == (old.approval_id, old.session_id, old.args)
+        assert "approved" in (await session.command(f"/approve {old.approval_id}") or "")
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+    assert lives.bench.ended == ["a"]
+    assert [(row.id, row.live) for row in rows_of(lives.disk)] == [(old.approval_id, 0)]
+
+
+@staged
+async def test_a_batch_that_was_answered_in_part_is_asked_about_the_rest_after_a_restart() -> None:
+    lives = Lives([one("look", key) for key in ("a", "b", "c")], [say("done")])
+    async with lives.life(dies=True, queue_config=SessionQueueConfig()) as session:
+        message = await post(session, "go")
+        old = {each.tool_id: each.approval_id for each in await pending(session)}
+        assert await session.confirm_tool_use("b", approved=True)
+        assert await session.confirm_tool_use("c", approved=False, reason="no")
+        await lives.bench.begun("b").wait()
+        await passing()
+    assert lives.bench.ended == ["b"]
+    async with lives.life(queue_config=SessionQueueConfig()) as session:
+        (left,) = await pending(session)
+        assert left.approval_id == old["a"]
+        assert await session.confirm_tool_use("a", approved=True)
+        assert (await final_of(session, message)).outcome is Outcome.SUCCEEDED
+    assert statuses(lives.model.requests[1]) == [("a", "ok"), ("b", "ok"), ("c", "denied")]
+    assert [(row.live, row.id in old.values()) for row in rows_of(lives.disk)] == [(0, True)] * 3
+
+
+async def act_once(request: ModelRequest) -> Sequence[Piece]:
+    """An answer of a model that does one thing, whatever it has forgotten."""
+    return [say("done")] if results(request) else use("act", "a")
+
+
+async def answer_all(session: AsyncSession, store: Store, dice: random.Random) -> set[str]:
+    """Somebody who says yes, sooner or later, while the process lives; which requests that were."""
+    said: set[str] = set()
+    for _ in range(20):
+        await passing()
+        for each in await session.pending_confirmations():
+            if dice.random() < 0.3:
+                said.add(each.approval_id)
+                task = asyncio.get_running_loop().create_task(session.confirm_tool_use(each.tool_id, approved=True))
+                await passing()
+                task.cancel()
+        if store.is_dead:
+            break
+    return said
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_wherever_the_process_dies_the_call_is_made_at_most_once_and_only_after_a_yes(seed: int) -> None:
+    """The process dies at a commit that the seed draws, four times; somebody approves whenever it is asked."""
+
+    async def main() -> None:
+        lives, dice = Lives(*[act_once] * 40), random.Random(seed)
+        async with lives.life(dies=True) as session:
+            await post(session, "go")
+        said: set[str] = set()
+        for _ in range(4):
+            async with lives.life(dies=True) as session:
+                lives.stores[-1].commits_left = dice.randrange(1, 9)
+                said |= await answer_all(session, lives.stores[-1], dice)
+                assert said or not lives.bench.began
+        async with lives.life() as session:
+            said |= await answer_all(session, lives.stores[-1], dice)
+            await session.wait_idle()
+            entries = await session.ledger()
+        rows = rows_of(lives.disk)
+        assert lives.bench.began == ["a"] * (rows[0].state == "approved")
+        assert [(row.live, row.id in said) for row in rows] == [(0, rows[0].state == "approved")]
+        assert [entry.state for entry in entries] in ([], ["done"], ["unknown"])
+
+    run_sim(main(), seed=seed)
