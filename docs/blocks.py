@@ -188,14 +188,19 @@ def ledger_states() -> str:
 
 def task_states() -> str:
     """The states of an external task and the ways between them, from the table that decides."""
-    moves: dict[tuple[TaskState, TaskState], list[str]] = {}
+    live = [state for state in TaskState if not state.is_final]
+    moves: dict[tuple[str, str], list[str]] = {}
     for (state, change), target in TASK_TRANSITIONS.items():
-        moves.setdefault((state, target), []).append(change.value.replace("_", " "))
-    arrows = [
-        f"    {state} --> {target}: {', '.join(words)}" for (state, target), words in moves.items() if state != target
-    ]
+        if state is target:
+            continue
+        # Wherever it is, it can end in the same ways: one node for these keeps the picture readable.
+        everywhere = target.is_final and all(TASK_TRANSITIONS.get((one, change)) is target for one in live)
+        words = moves.setdefault(("out" if everywhere and state in live else str(state), str(target)), [])
+        words.append(change.value.replace("_", " "))
+    arrows = [f"    {start} --> {end}: {', '.join(dict.fromkeys(words))}" for (start, end), words in moves.items()]
+    out = f'    state "{", ".join(live)}" as out'
     ends = [f"    {state} --> [*]" for state in TaskState if state.is_final]
-    diagram = ["```mermaid", "stateDiagram-v2", "    [*] --> pending: the call is on disk", *arrows, *ends, "```"]
+    diagram = ["```mermaid", "stateDiagram-v2", "    [*] --> pending: the call is on disk", *arrows, out, *ends, "```"]
     meanings = WORDS["task_states"]
     states = [(f"`{state}`", "yes" if state.is_final else "", meanings[state.name]) for state in TaskState]
     movers = [(change.value.replace("_", " "), WORDS["task_changes"][change.name]) for change in TaskChange]

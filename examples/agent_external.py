@@ -19,7 +19,7 @@ async def main() -> None:
     effects = {"bash": "idempotent"}  # to do it twice does no harm
     queue = SessionQueueConfig()
     async with AsyncAgent(model, permission_policy=policy, tool_effects=effects, queue_config=queue) as agent:
-        session = await agent.session().ready()
+        session = agent.session()
         await session.set_lane_handler("execute", mode="external", timeout_ms=60_000, lease_ms=200)
 
         async for event in session.stream("Build it: the host polls"):
@@ -30,7 +30,7 @@ async def main() -> None:
             elif event.event_type == "tool_end":
                 print(f"  {event.status}: {event.tool_output}")
 
-        transport = LocalTransport(session.host.desk)
+        transport = LocalTransport(await session.desk())
         async with Worker(transport, handlers={"bash": container}, name="box"):
             await session.send("Build it: a worker takes it")
             print((await session.history())[-2])

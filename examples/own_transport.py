@@ -47,8 +47,8 @@ async def main() -> None:
     model = ScriptedModel([[call("lint", package="web"), call("lint", package="api")], [say("All is well.")]])
     queue = SessionQueueConfig().set_lane_handler("execute", "external")
     async with AsyncAgent(model, tools=[lint], queue_config=queue) as agent:
-        session = await agent.session().ready()
-        async with await listen(session.host.desk, path := os.path.join(tempfile.mkdtemp(), "desk.sock")):
+        session = agent.session()
+        async with await listen(await session.desk(), path := os.path.join(tempfile.mkdtemp(), "desk.sock")):
             worker = await asyncio.create_subprocess_exec(sys.executable, __file__, path)
             print(await session.send("Look at web and api"), (await session.history())[-2], sep="\n")
             worker.terminate()
