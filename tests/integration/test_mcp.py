@@ -21,9 +21,9 @@ import pytest
 
 from laneway import Agent, AsyncAgent
 from laneway.dialogue import ToolContext, ToolOutput
-from laneway.errors import TransportUnavailableError
+from laneway.errors import RunCancelledError, TransportUnavailableError
 from laneway.models import ScriptedModel, call, say
-from laneway.options import PermissionPolicy
+from laneway.options import PermissionPolicy, RetryPolicyConfig, SessionQueueConfig
 from laneway.policies import McpServerConfig
 from laneway.records import Effect
 from laneway.tools.mcp import McpSource
@@ -545,9 +545,11 @@ async def test_a_call_whose_server_dies_is_an_error_that_the_model_hears(tmp_pat
     calls = [call("mcp__t__die"), call("mcp__t__echo", text="again")]
     model = ScriptedModel([calls, [say("done")]])
     async with agent_of(model, mcp_servers={"t": config_of()}) as agent:
-        assert (await agent.session(tmp_path).send("go")).text == "done"
+        session = agent.session(tmp_path)
+        assert (await session.send("go")).text == "done"
         first, second = results(model.requests[1])
-        assert first.is_error
+        assert first.status == "unknown"
+        assert [entry.state for entry in await session.ledger()] == ["unknown", "done"]
         assert "It may have had its effect: look before you do it again" in first.output
         assert second.output == "again"
 
@@ -566,3 +568,75 @@ def test_the_synchronous_agent_has_them_too(tmp_path: Path) -> None:
         assert agent.session(str(tmp_path)).send("go").text == "done"
         assert agent.refresh_mcp_tools()["t"].state == agent.mcp_status()["t"].state == "running"
     assert results(model.requests[1])[0].output == "hello"
+
+
+async def test_a_run_that_is_cancelled_cancels_its_call_at_the_server(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    model = ScriptedModel([[call("mcp__t__silent")], [say("done")]])
+    async with agent_of(model, mcp_servers={"t": config_of(env={"SERVER_LOG": str(log)})}) as agent:
+        session = agent.session(tmp_path)
+        sending = asyncio.ensure_future(session.send("go"))
+        assert await eventually(lambda: log.exists() and "call silent" in log.read_text())
+        assert await session.cancel()
+        with pytest.raises(RunCancelledError):
+            await sending
+        assert await eventually(lambda: "cancelled" in log.read_text())
+        assert agent.mcp_status()["t"].state == "running"
+
+
+async def test_a_call_that_takes_too_long_has_timed_out_for_the_model(tmp_path: Path) -> None:
+    model = ScriptedModel([[call("mcp__t__silent")], [say("done")]])
+    async with agent_of(model, mcp_servers={"t": config_of(timeout_ms=50)}) as agent:
+        session = agent.session(tmp_path)
+        await session.send("go")
+        (result,) = results(model.requests[1])
+        assert result.status == "timed_out"
+        assert "did not answer within 50 ms" in result.output
+        assert [entry.state for entry in await session.ledger()] == ["unknown"]
+
+
+async def test_a_read_whose_server_dies_is_tried_again_by_the_retry_policy(tmp_path: Path) -> None:
+    queue = SessionQueueConfig(retry_policy=RetryPolicyConfig("fixed", 1, fixed_delay_ms=1))
+    log = tmp_path / "log"
+    model = ScriptedModel([[call("mcp__t__die")], [say("done")]])
+    config = config_of(effect="read", env={"SERVER_LOG": str(log)})
+    async with agent_of(model, mcp_servers={"t": config}, queue_config=queue) as agent:
+        await agent.session(tmp_path).send("go")
+        assert results(model.requests[1])[0].is_error
+    assert log.read_text().count("call die") == 2
+
+
+async def test_a_sub_agent_has_the_tools_of_its_parent(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        [[call("task", prompt="ask the server")], [call("mcp__t__echo", text="hello")], [say("below")], [say("above")]]
+    )
+    async with agent_of(model, mcp_servers={"t": config_of(tools=["echo"])}, subagents=True) as agent:
+        assert (await agent.session(tmp_path).send("go")).text == "above"
+    assert results(model.requests[2])[0].output == "hello"
+
+
+@pytest.mark.slow
+def test_a_fork_leaves_the_servers_of_its_parent_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"""
+import asyncio, os, sys
+from laneway.policies import McpServerConfig
+from laneway.tools.mcp import McpSource
+from laneway.dialogue import ToolContext
+async def main():
+    config = McpServerConfig(command=sys.executable, args=[{PROGRAM!r}], env={{"SERVER_LOG": {str(log)!r}}})
+    source = McpSource("t", config)
+    await source.start()
+    child = os.fork()
+    if child == 0:
+        import atexit
+        atexit._run_exitfuncs()
+        os._exit(0)
+    os.waitpid(child, 0)
+    output = await source.tools()[0].run({{"text": "still here"}}, ToolContext(workspace="."))
+    print(output.text, source.status.starts)
+    await source.close()
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, timeout=30, capture_output=True, text=True)
+    assert done.stdout == "still here 1\n"

@@ -76,6 +76,8 @@ class AgentSettings:
     mcp_servers: Mapping[str, McpServerConfig] = field(default_factory=dict, repr=False)
     planning: bool | None = None
     max_plan_steps: int | None = None
+    subagents: bool | None = None
+    max_subagents: int | None = None
     max_parallel_tasks: int | None = None
     max_subagent_depth: int | None = None
     budgets: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -86,7 +88,7 @@ class AgentSettings:
         """What holds for each session, unless the session says otherwise. Models, tools and stores are not in it."""
         same = ("system", "max_tool_rounds", "max_calls_per_answer", "max_execution_time_ms", "tool_timeout_ms")
         more = ("output_max", "auto_compact", "auto_compact_threshold", "on_crash", "planning", "max_plan_steps")
-        last = ("max_parallel_tasks", "max_subagent_depth")
+        last = ("subagents", "max_subagents", "max_parallel_tasks", "max_subagent_depth")
         return SessionOptions(
             tool_lanes=self.tool_lanes or None,
             tool_effects=self.tool_effects or None,

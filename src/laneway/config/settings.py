@@ -341,12 +341,28 @@ class Settings:
     max_plan_steps: Annotated[
         int | None, Setting(kind=Whole(least=1, most=1_000), says="How many steps a plan may have.", unset="20")
     ] = None
+    subagents: Annotated[
+        bool | None,
+        Setting(
+            kind=Flag(),
+            says="Whether the model may hand work to sub-agents.",
+            unset="if there are definitions of sub-agents",
+        ),
+    ] = None
+    max_subagents: Annotated[
+        int | None,
+        Setting(
+            kind=Whole(least=1, most=1_000_000),
+            says="How many sub-agents of all sessions of a store may be at work at once.",
+            unset="8",
+        ),
+    ] = None
     max_parallel_tasks: Annotated[
         int | None,
         Setting(
             kind=Whole(least=1, most=1_000_000),
             says="How many sub-agents one run may have at work at once.",
-            unset="the width of lane `subagent`",
+            unset="any number",
         ),
     ] = None
     max_subagent_depth: Annotated[

@@ -410,8 +410,8 @@ class _Link:
         except ValidationError:  # one bad tool must not take the others with it
             raw = await self._dispatcher.send_raw_request("tools/list", {"cursor": cursor} if cursor else None)
             return _offered(raw.get("tools")), _cursor(raw.get("nextCursor"))
-        tools = [Offered(each.name, each.description or "", each.input_schema) for each in page.tools]
-        return tools, page.next_cursor or None
+        tools = [Offered.of(each.name, each.description, each.input_schema) for each in page.tools]
+        return [each for each in tools if each is not None], page.next_cursor or None
 
     # ---- calls ----
 
@@ -473,12 +473,9 @@ class _Link:
 
 def _offered(tools: Any) -> list[Offered]:
     """The tools of a page that is not quite right: those that have a name."""
-    found = []
-    for each in tools if isinstance(tools, list) else ():
-        if isinstance(each, dict) and isinstance(each.get("name"), str) and each["name"]:
-            said = each.get("description")
-            found.append(Offered(each["name"], said if isinstance(said, str) else "", each.get("inputSchema")))
-    return found
+    listed = [each for each in tools if isinstance(each, dict)] if isinstance(tools, list) else []
+    found = [Offered.of(each.get("name"), each.get("description"), each.get("inputSchema")) for each in listed]
+    return [each for each in found if each is not None]
 
 
 def _cursor(value: Any) -> str | None:

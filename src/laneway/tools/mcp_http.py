@@ -60,7 +60,7 @@ class Address:
     async def open(self) -> AsyncIterator[Any]:
         """The streams that the SDK wants of a transport."""
         timeout = httpx2.Timeout(connect=self._connect_s, read=None, write=30.0, pool=None)
-        transport = _Watched(self._headers, self._query)
+        transport = _Watched(self._headers, self._shown.host, self._query)
         address = str(self._shown)
         async with (
             httpx2.AsyncClient(timeout=timeout, transport=transport) as client,
@@ -105,12 +105,15 @@ class Address:
 class _Watched(httpx2.AsyncBaseTransport):
     """The transport of a client, with bounds. The headers and the query of the address are known here only."""
 
-    def __init__(self, headers: httpx2.Headers, query: bytes) -> None:
+    def __init__(self, headers: httpx2.Headers, host: str, query: bytes) -> None:
         self._headers = headers
+        self._host = host
         self._query = query
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.host != self._host:  # the headers are for nobody else
+            raise httpx2.UnsupportedProtocol("the server leads to another host")
         headers = request.headers.copy()
         headers.update(self._headers)
         extensions = dict(request.extensions)

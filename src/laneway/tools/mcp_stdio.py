@@ -49,20 +49,23 @@ _log = logging.getLogger("laneway")
 LINE_MAX: Final = 8 * 1024 * 1024
 LINE_LOST_MAX: Final = 8 * LINE_MAX
 READ_SIZE: Final = 65_536
-TAIL_MAX: Final = 2_000
+TAIL_MAX: Final = 500
 TOLD_AT: Final = frozenset({1, 1_000, 1_000_000})
 GRACE_S: Final = 1.0
 DRAIN_S: Final = 0.5
 _ANSWERS: Final = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"'
 )
+_CONTROLS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]+")
 _numbers: Final = count(1)
-_alive: Final[set[int]] = set()  # the groups of servers that run
+_alive: Final[set[tuple[int, int]]] = set()  # the process that has started a server that runs, and its group
 
 
 def _end_all() -> None:
     """The interpreter ends, and somebody has let go of a loop without ending its tasks."""
-    for group in _alive:
+    for starter, group in list(_alive):
+        if starter != os.getpid():  # this is a fork of the process that has it
+            continue
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
 
@@ -89,7 +92,7 @@ class Program:
     @property
     def last_words(self) -> str:
         """The end of what it wrote to its error output."""
-        return clean(self._tail.decode(errors="replace")).strip()
+        return _CONTROLS.sub(" ", clean(self._tail.decode(errors="replace"))).strip()
 
     @asynccontextmanager
     async def open(
@@ -100,7 +103,8 @@ class Program:
         """Start it; the streams are what the SDK wants of a transport. At the end it is gone."""
         leader = self._start()
         processes = self._processes = Processes(leader, self._mark)
-        _alive.add(processes.pid)
+        known = (os.getpid(), processes.pid)
+        _alive.add(known)
         self._to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](16)
         write, self._from_session = anyio.create_memory_object_stream[SessionMessage](64)
         pipes: list[asyncio.BaseTransport] = []
@@ -112,7 +116,7 @@ class Program:
             finally:
                 await self._stop(processes, pipes)
         finally:
-            _alive.discard(processes.pid)
+            _alive.discard(known)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -125,11 +129,12 @@ class Program:
     def _start(self) -> subprocess.Popen[bytes]:
         config = self._config
         assert config.command is not None
+        folder = None if config.cwd is None else os.path.expanduser(config.cwd)
         environment = {**tool_environment(ShellSettings(), session=config.env), MARK: self._mark}
         try:
             return subprocess.Popen(  # noqa: S603 - the program that the configuration names
                 [os.path.expanduser(config.command), *config.args],
-                cwd=None if config.cwd is None else os.path.expanduser(config.cwd),
+                cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -139,7 +144,7 @@ class Program:
                 bufsize=0,
             )
         except OSError as error:
-            what = "its folder" if config.cwd and error.filename == config.cwd else f"{config.command!r}"
+            what = "its folder" if folder and error.filename == folder else f"{config.command!r}"
             raise TransportUnavailableError(f"{what} cannot be used: {error.strerror or error}") from None
         except ValueError:  # a NUL, an equals sign in a name; what it is might be a secret
             raise TransportUnavailableError("its arguments or its environment cannot be given to a program") from None

@@ -40,6 +40,7 @@ _log = logging.getLogger("laneway")
 
 TOOLS_MAX: Final = 500
 NAME_MAX: Final = 64
+SERVER_NAME_MAX: Final = 1_000
 DESCRIPTION_MAX: Final = 10_000
 SCHEMA_MAX: Final = 100_000
 MARK_CHARS: Final = 8
@@ -72,11 +73,19 @@ class McpStatus:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A tool as a server offers it."""
+    """A tool as a server offers it, as far as it can be used."""
 
     name: str
     description: str
     schema: Any
+
+    @classmethod
+    def of(cls, name: Any, description: Any, schema: Any) -> Offered | None:
+        """What a server says, with bounds; None if it has no name that could be used."""
+        if not isinstance(name, str) or not 0 < len(name) <= SERVER_NAME_MAX:
+            return None
+        said = clean(description)[:DESCRIPTION_MAX] if isinstance(description, str) else ""
+        return cls(name, said, object_schema(schema))
 
 
 class McpTool:
@@ -138,8 +147,8 @@ def tools_of(server: str, config: McpServerConfig, offered: Iterable[Offered], m
     for name, each in kept.items():
         spec = ToolSpec(
             name=names[name],
-            description=clean(each.description)[:DESCRIPTION_MAX],
-            parameters=object_schema(each.schema),
+            description=each.description,
+            parameters=each.schema,
             lane=config.lanes.get(name, config.lane or EXECUTE),
             effect=Effect(config.effects.get(name, config.effect or Effect.WRITE)),
             parallel=name in config.parallel,

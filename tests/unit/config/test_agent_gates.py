@@ -22,6 +22,8 @@ skill_dirs = ["./skills", "~/skills"]
 agent_dirs = ["./agents"]
 planning = true
 max_plan_steps = 7
+subagents = true
+max_subagents = 16
 max_parallel_tasks = 4
 max_subagent_depth = 2
 
@@ -71,6 +73,8 @@ skillDirs: [./skills, ~/skills]
 agent_dirs: [./agents]
 planning: true
 maxPlanSteps: 7
+subagents: true
+maxSubagents: 16
 max-parallel-tasks: 4
 max_subagent_depth: 2
 confirmation:
@@ -108,6 +112,8 @@ skill_dirs = ["./skills", "~/skills"]
 agent_dirs = ["./agents"]
 planning = true
 max_plan_steps = 7
+subagents = true
+max_subagents = 16
 max_parallel_tasks = 4
 max_subagent_depth = 2
 [confirmation]
@@ -182,6 +188,7 @@ def check_options(options: SessionOptions) -> None:
     assert options.agent_dirs is not None
     assert (list(options.skill_dirs), list(options.agent_dirs)) == (["./skills", "~/skills"], ["./agents"])
     assert (options.planning, options.max_plan_steps) == (True, 7)
+    assert (options.subagents, options.max_subagents) == (True, 16)
     assert (options.max_parallel_tasks, options.max_subagent_depth) == (4, 2)
     assert options.queue_config is not None
     handler = LaneHandlerConfig("external", 5_000, ordered=False, lease_ms=1_000, fallback=True)
@@ -201,7 +208,7 @@ def test_an_agent_made_from_a_file_has_them(text: str, monkeypatch: pytest.Monke
 
 def test_what_a_file_does_not_say_stays_unsaid() -> None:
     options = load_agent('default_model = "scripted"', environ={}).session_options()
-    names = ("confirmation_policy", "mcp_servers", "skill_dirs", "agent_dirs", "planning", "max_plan_steps")
+    names = ("confirmation_policy", "mcp_servers", "skill_dirs", "agent_dirs", "planning", "subagents")
     assert [getattr(options, name) for name in names] == [None] * 6
 
 

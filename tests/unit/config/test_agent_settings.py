@@ -298,6 +298,8 @@ def test_every_setting_is_read_alike_in_every_format(text: str) -> None:
         "confirmation": None,
         "planning": None,
         "max_plan_steps": None,
+        "subagents": None,
+        "max_subagents": None,
         "max_parallel_tasks": None,
         "max_subagent_depth": None,
         "budgets": {"day": {"dollars": 5}},

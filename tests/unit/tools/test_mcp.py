@@ -19,6 +19,7 @@ from laneway.policies import McpServerConfig
 from laneway.ports import Tool
 from laneway.records import Effect
 from laneway.tools.mcp import McpSource
+from laneway.tools.mcp_sieve import Sieve
 from laneway.tools.mcp_tools import McpTool, Offered, names_of, object_schema, text_of_result, tools_of
 
 SECRET = "sk-very-secret"
@@ -384,6 +385,64 @@ async def test_all_who_want_a_server_at_once_share_one_start() -> None:
         await asyncio.gather(*(call(source, "echo", text=str(number)) for number in range(20)))
         assert server.lives == 1
     assert len(server.told("tools/call")) == 20
+
+
+# ---- what gets through ----
+
+
+def message(**fields: Any) -> Any:
+    return jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", **fields})
+
+
+def test_only_notifications_that_somebody_reads_get_through() -> None:
+    sieve = Sieve()
+    methods = ("tools/list_changed", "progress", "cancelled", "message", "resources/updated", "no/such/thing")
+    taken = [method for method in methods if sieve.takes(message(method=f"notifications/{method}"))]
+    assert taken == ["tools/list_changed", "progress", "cancelled"]
+    assert sieve.takes(message(id=1, result={}))
+
+
+def test_a_server_may_ask_as_much_as_is_answered() -> None:
+    sieve = Sieve()
+    asked = [sieve.takes(message(id=number, method="ping")) for number in range(100)]
+    assert asked == [True] * 32 + [False] * 68
+    for number in range(40):
+        sieve.told(message(id=number, result={}))
+    assert sieve.takes(message(id=200, method="ping"))
+
+
+async def test_whoever_writes_much_that_nobody_has_asked_for_waits() -> None:
+    async def paces(sieve: Sieve, count: int) -> bool:
+        """Whether so many messages go by without a wait."""
+        work = asyncio.ensure_future(_pace(sieve, count))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        is_done = work.done()
+        await work
+        return is_done
+
+    sieve = Sieve()
+    assert await paces(sieve, 199)
+    assert not await paces(sieve, 1)
+    assert await paces(sieve, 199)
+    sieve.told(message(method="notifications/initialized"))
+    assert await paces(sieve, 199)
+
+
+async def _pace(sieve: Sieve, count: int) -> None:
+    for _ in range(count):
+        await sieve.pace()
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "x" * 1_001, ["a"]])
+def test_a_tool_without_a_name_that_can_be_used_is_left_out(name: Any) -> None:
+    assert Offered.of(name, "", {}) is None
+
+
+def test_what_a_server_says_of_a_tool_has_bounds() -> None:
+    found = Offered.of("t", "x" * 1_000_000, {"type": "object", "description": "y" * 1_000_000})
+    assert found is not None
+    assert (len(found.description), found.schema) == (10_000, {"type": "object", "properties": {}})
 
 
 # ---- tools that change ----
