@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.streams import EventStream
-from laneway.agent.subagents import CANCELLED, SUSPENDED, Errand, Subagent, closed
+from laneway.agent.subagents import CANCELLED, MARK, SUSPENDED, Errand, Subagent, closed, is_child_id
 from laneway.errors import LanewayError, RunCancelledError, RunFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from laneway.agent.subagents import Delegates
     from laneway.agent_events import AgentEvent
     from laneway.records import Fields
+    from laneway.rows import Owner
 
 __all__ = ("Delegating",)
 
@@ -28,6 +29,7 @@ class Delegating(ABC):
 
     delegates: Delegates
     host: Host
+    owner: Owner
     depth: int
     _runs: dict[str, Run]
     _watchers: list[EventStream]
@@ -80,7 +82,7 @@ class Delegating(ABC):
 
     def children(self) -> list[AsyncSession]:
         """The sessions of the sub-agents that are at work for this one."""
-        return self.delegates.sessions()
+        return [child for child in self.delegates.sessions() if child.delegates.is_open]
 
     def subagents(self) -> list[Fields]:
         """The sub-agents of this session, oldest first: those at work, and the newest that have ended.
@@ -103,6 +105,13 @@ class Delegating(ABC):
         return self.host.env.ids.new_id("errand")
 
     # ---- what sub-agents need of a session ----
+
+    def is_family(self, owner: Owner) -> bool:
+        """Whether something belongs to this session, or to a sub-agent of it, at work or not."""
+        own = self.owner
+        return owner == own or (
+            owner[:2] == own[:2] and owner.session.startswith(f"{own.session}{MARK}") and is_child_id(owner.session)
+        )
 
     def live_run(self, run_id: str) -> Run | None:
         """A run whose end was not told yet."""

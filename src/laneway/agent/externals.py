@@ -111,9 +111,9 @@ class Externals:
         self._desk.publish(task_id)
 
     async def find(self, task_id: str) -> TaskEntry | None:
-        """A task of this session, also one that has ended."""
+        """A task of this session or of a sub-agent of it, also one that has ended."""
         entry = await self._desk.find(task_id)
-        return entry if entry is not None and entry.owner == self._session.owner else None
+        return entry if entry is not None and self._session.is_family(entry.owner) else None
 
     async def outcome(self, task_id: str) -> TaskEnd:
         """Wait for the end of a task."""
@@ -148,9 +148,13 @@ class Externals:
     # ---- what the host asks ----
 
     def pending(self) -> list[ExternalTask]:
-        """What waits for somebody; it counts as handed out from now on."""
+        """What waits for somebody, here and in sub-agents; it counts as handed out from now on."""
         tasks = self._desk.tasks(self._session.owner, hand_out=True)
-        return [task for task in tasks if task["state"] == TaskState.PENDING.value]
+        found = [task for task in tasks if task["state"] == TaskState.PENDING.value]
+        children = self._session.children()
+        for child in children:
+            found += child.externals.pending()
+        return sorted(found, key=lambda task: task["created_at"]) if children else found
 
     def where(self, task_id: str) -> str:
         """Where a task that is out is; empty if it is not out."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from laneway.agent.hooks import Hooks
     from laneway.agent.host import Host
     from laneway.agent.session_lanes import SessionLanes
+    from laneway.agent.subagents import Delegates
     from laneway.runtime.task_desk import TaskDesk
 
 __all__ = ("Handling",)
@@ -26,6 +27,7 @@ class Handling(ABC):
     hooks: Hooks
     lanes: SessionLanes | None
     externals: Externals
+    delegates: Delegates
     host: Host
 
     @abstractmethod
@@ -72,6 +74,11 @@ class Handling(ABC):
         self.lanes.set_lane_handler(
             lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms or 30_000, fallback=fallback
         )
+        for child in self.delegates.sessions():
+            if child.has_queue():
+                await child.set_lane_handler(
+                    lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms, fallback=fallback
+                )
 
     async def desk(self) -> TaskDesk:
         """What hands out the external tasks of all sessions of this store: `LocalTransport(await session.desk())`."""
@@ -81,6 +88,7 @@ class Handling(ABC):
     async def pending_external_tasks(self) -> list[ExternalTask]:
         """The calls that wait for somebody to make them, oldest first; those that a worker has taken are not there.
 
+        Those of sub-agents are among them, with the ids of their own sessions.
         Asking for them hands them out: from then on a call with side effects may have been made.
         """
         await self.ready()

@@ -476,7 +476,7 @@ class Delegates:
             parent._agent,
             parent.workspace,
             merge(parent.options, SessionOptions(session_id=sub.child_session_id)),
-            _settings_of(parent.settings, definition),
+            _settings_of(parent, definition),
             model=parent._agent._model(definition.model) if definition and definition.model else parent.model,
             toolbox=tools,
             store=parent._store,
@@ -631,13 +631,29 @@ class Delegates:
         for child in list(box.children.values()):
             if child.detail and not engine.has_child(child.id):
                 self._discard(child, reason)
-        engine.kernel.stop(owner, reason, actor="its parent", now=engine.now(), wall=engine.wall())
+        now, wall = engine.now(), engine.wall()
+        engine.kernel.stop(owner, reason, actor="its parent", now=now, wall=wall)
+        engine.kernel.withdraw_approvals(owner, list(box.approvals), reason, by="its parent", now=now, wall=wall)
         engine.carry_out()
+        withdrawing = self._withdraw_tasks(owner, reason)
+        self.session._agent.keep(engine.loop.create_task(withdrawing, name="laneway-withdraw"))
+
+    async def _withdraw_tasks(self, owner: Owner, reason: str) -> None:
+        """What a session that is not open has given to others: nobody wants it any more."""
+        desk = self.session.host.desk
+        try:
+            await desk.load(owner)
+            for task in desk.tasks(owner):
+                desk.withdraw(task["task_id"], reason)
+        except LanewayError as error:
+            _log.warning("external tasks of %r were not withdrawn: %s", owner.session, error)
+        finally:
+            desk.dismiss(owner)
 
     # ---- questions ----
 
     def sessions(self) -> list[AsyncSession]:
-        """The open sessions of the sub-agents at work."""
+        """The sessions of the sub-agents at work, also those that are being opened."""
         return [sub.session for sub in self._live.values() if sub.session is not None]
 
     def reports(self) -> list[Fields]:
@@ -650,9 +666,10 @@ def _wants(settings: SessionSettings) -> bool:
     return wanted and settings.max_subagent_depth > 0
 
 
-def _settings_of(settings: SessionSettings, definition: Definition | None) -> SessionSettings:
-    """What holds for a sub-agent: what holds for its parent, but for what belongs to that alone."""
-    queue = settings.queue_config
+def _settings_of(parent: AsyncSession, definition: Definition | None) -> SessionSettings:
+    """What holds for a sub-agent: what holds for its parent now, but for what belongs to that alone."""
+    settings = parent.settings
+    queue = settings.queue_config if parent.lanes is None else parent.lanes.config
     if queue is not None and queue.storage_path is not None:  # the folder is that of its parent
         queue = queue.copy()
         queue.storage_path = None

@@ -5,84 +5,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from laneway import Lanes
-from laneway.dialogue import Answer, ModelRequest, Prompt
 from laneway.errors import ClosedError, ConfigError, RunCancelledError, RunFailedError, UsageError
 from laneway.mail import MessageKind
-from laneway.models import ScriptedModel, call, fail, say
-from laneway.models.scripted import Piece
-from laneway.options import PermissionPolicy
+from laneway.models import call, fail, say
 from tests.agent_stage import (
     QUEUES,
     Bench,
     Watch,
     agent_of,
-    check_conversation,
     one,
     opened,
     prompts,
-    results,
     sending,
     session_of,
 )
 from tests.inbox_stage import staged
 from tests.stage import now_ms, passing
+from tests.subagent_stage import Cast, nested, notes
 
-Part = Sequence[Piece]
 TOOLS = {"task", "parallel_task", "spawn", "request_followup"}
-
-
-class Cast:
-    """Plays every session: each prompt has its answers in order, and `done <prompt>` when they are at their end."""
-
-    def __init__(self, **parts: Sequence[Part]) -> None:
-        self.parts: dict[str, Sequence[Part]] = dict(parts)
-        self.held: dict[str, asyncio.Event] = {}  # prompts whose first answer waits
-        self.asked: list[str] = []
-        self.peak = 0  # of the slots that sub-agents held
-        self.lanes: Lanes | None = None
-        self.model = ScriptedModel([self] * 2_000)
-
-    def hold(self, *texts: str) -> None:
-        """Let the model wait with its answer to these."""
-        self.held |= {text: asyncio.Event() for text in texts}
-
-    def let_go(self, *texts: str) -> None:
-        """Let it answer."""
-        for text in texts or tuple(self.held):
-            self.held[text].set()
-
-    async def __call__(self, request: ModelRequest) -> Part:
-        """The next answer to the newest prompt."""
-        check_conversation(request)
-        said = request.conversation
-        newest = max(at for at, each in enumerate(said) if isinstance(each, Prompt))
-        text = prompts(request)[-1]
-        number = sum(isinstance(each, Answer) for each in said[newest:])
-        self.asked.append(text)
-        if self.lanes is not None:
-            self.peak = max(self.peak, self.lanes.engine.kernel.registry.lanes["subagent"].held)
-        if number == 0 and text in self.held:
-            await self.held[text].wait()
-        await asyncio.sleep(0)
-        answers = self.parts.get(text, ())
-        return answers[number] if number < len(answers) else [say(f"done {text}")]
-
-    def said_to(self, text: str) -> list[str]:
-        """The results that the model was told in the conversation with this prompt, newest request."""
-        found = [request for request in self.model.requests if text in prompts(request)]
-        return [each.output for each in results(found[-1])]
-
-
-def notes(cast: Cast) -> list[str]:
-    """The messages about ends of sub-agents that a model was told, each once."""
-    return list(dict.fromkeys(text for text in cast.asked if "Sub-agent" in text))
 
 
 # ---- one task ----
@@ -156,14 +101,6 @@ async def test_calls_of_tools_beside_a_task_go_on_while_it_waits(queue: bool) ->
 
 
 # ---- many, and nested ----
-
-
-def nested(depth: int) -> Cast:
-    """Each hands its task on until the last one, which says so."""
-    cast = Cast(go=[[call("task", prompt="level 1")]])
-    for level in range(1, depth):
-        cast.parts[f"level {level}"] = [[call("task", prompt=f"level {level + 1}")]]
-    return cast
 
 
 @pytest.mark.parametrize("queue", QUEUES)
@@ -536,84 +473,6 @@ async def test_the_answer_of_a_child_that_asked_for_a_further_turn_is_that_of_th
     async with opened(cast.model, subagents=True) as session:
         await session.send("go")
         assert cast.said_to("go") == ["now it is found"]
-
-
-# ---- gates ----
-
-
-@pytest.mark.parametrize("queue", QUEUES)
-@staged
-async def test_what_the_parent_may_not_do_no_sub_agent_may(queue: bool) -> None:
-    bench = Bench()
-    cast = Cast(go=[[call("task", prompt="find")]], find=[[one("act", "a"), one("look", "b")]])
-    policy = PermissionPolicy(allow=("*",), deny=("act",))
-    async with opened(cast.model, bench, queue=queue, subagents=True, permission_policy=policy) as session:
-        await session.send("go")
-        denied, looked = cast.said_to("find")
-        assert denied.startswith("[Denied: ")
-        assert looked == "result of b"
-        assert bench.began == ["b"]
-
-
-@staged
-async def test_hooks_of_the_parent_see_and_stop_the_calls_of_its_sub_agents() -> None:
-    bench = Bench()
-    cast = Cast(go=[[call("task", prompt="find")]], find=[[one("act", "a")]])
-    seen: list[str] = []
-
-    def guard(event: Any) -> dict[str, Any] | None:
-        seen.append(event["payload"]["session_id"])
-        return {"action": "block", "reason": "not here"}
-
-    async with opened(cast.model, bench, subagents=True) as session:
-        session.hooks.register("guard", "pre_tool_use", {"tool": "act"}, None, guard)
-        await session.send("go")
-        assert bench.began == []
-        assert "not here" in cast.said_to("find")[0]
-        assert seen[0].startswith(f"{session.session_id}~")
-
-
-@staged
-async def test_labels_and_tenant_of_the_parent_are_those_of_its_sub_agents() -> None:
-    cast = Cast(go=[[call("task", prompt="find")]])
-    cast.hold("find")
-    async with opened(cast.model, subagents=True, tenant_id="acme", principal="ada", correlation_id="c1") as session:
-        sent = sending(session, "go")
-        await passing()
-        [child] = session.children()
-        assert (child.owner.tenant, child.settings.principal, child.settings.correlation_id) == ("acme", "ada", "c1")
-        assert child.parent is session
-        cast.let_go()
-        await sent
-
-
-def definition(folder: Path, name: str, front: str, body: str = "") -> None:
-    """A file that defines an agent."""
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.md").write_text(f"---\nname: {name}\ndescription: it\n{front}\n---\n{body}")
-
-
-def test_a_definition_narrows_tools_and_says_who_the_sub_agent_is(tmp_path: Path) -> None:
-    definition(tmp_path, "reader", "tools: [look]\nmax_tool_rounds: 2", "You read.")
-    bench = Bench()
-
-    @staged
-    async def main() -> None:
-        cast = Cast(
-            go=[[call("task", prompt="find", agent="reader"), call("task", prompt="find", agent="writer")]],
-            find=[[one("act", "a"), one("look", "b")]],
-        )
-        async with opened(cast.model, bench, agent_dirs=[str(tmp_path)]) as session:
-            await session.send("go")
-            asked = next(r for r in cast.model.requests if prompts(r) == ["find"])
-            assert asked.system == "You read."
-            assert "look" in [spec.name for spec in asked.tools]
-            assert "act" not in [spec.name for spec in asked.tools]
-            assert "there is no agent 'writer'" in cast.said_to("go")[1]
-            assert "reader" in next(r for r in cast.model.requests if prompts(r) == ["go"]).system
-            assert "act" not in bench.began
-
-    main()
 
 
 # ---- the host ----

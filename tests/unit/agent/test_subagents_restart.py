@@ -16,7 +16,8 @@ import pytest
 from laneway.agent import AsyncAgent
 from laneway.agent.session import AsyncSession
 from laneway.models import call, say
-from laneway.options import SessionQueueConfig
+from laneway.options import PermissionPolicy, SessionQueueConfig
+from laneway.policies import ConfirmationPolicy
 from laneway.rows import StateRow
 from laneway.sim.loop import run_sim
 from laneway.stores.memory import MemoryDisk
@@ -25,7 +26,7 @@ from laneway.testing import LoopClock
 from tests.agent_stage import ALLOW, Bench, one
 from tests.durable_stage import Mortal
 from tests.stage import passing
-from tests.unit.agent.test_subagents import Cast, notes
+from tests.subagent_stage import Cast, notes
 
 S = "chat"
 QUEUED = [None, SessionQueueConfig()]
@@ -199,6 +200,34 @@ def test_a_run_that_does_not_go_on_takes_its_children_with_it() -> None:
     assert after.asked == []
     [child] = [row for row in world.disk.messages.values() if row.session != S]
     assert child.state == "withdrawn"
+    assert world.rows("child", live=1) == []
+
+
+def test_what_a_child_that_does_not_go_on_had_given_to_others_or_had_asked_is_withdrawn() -> None:
+    queue = SessionQueueConfig().set_lane_handler("execute", "external")
+    policy = PermissionPolicy(allow=("task", "act"))
+    asks = ConfirmationPolicy(default_timeout_ms=60_000)
+    world = World(on_crash="report", queue_config=queue, permission_policy=policy, confirmation_policy=asks)
+    cast = Cast(
+        go=[[call("task", prompt="one"), call("task", prompt="two")]],
+        one=[[one("act", "a")]],
+        two=[[one("nail", "b")]],
+    )
+
+    async def begin(session: AsyncSession) -> None:
+        await session.followup("go")
+        while not (await session.pending_external_tasks() and await session.pending_confirmations()):
+            await passing()
+        raise KilledError
+
+    assert world.run(cast, begin)
+    assert len(world.rows("task", live=1)) == 1
+    assert len(world.rows("approval", live=1)) == 1
+    after = Cast(**cast.parts)
+    assert not world.run(after, at_rest)
+    assert after.asked == []
+    assert world.rows("task", live=1) == []
+    assert world.rows("approval", live=1) == []
     assert world.rows("child", live=1) == []
 
 
