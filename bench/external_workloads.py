@@ -15,6 +15,7 @@ EXTERNAL: Final = Workload(
     cases=(
         case("polled", "external_calls", 3_200, 640),
         case("workers", "external_workers", 3_200, 640),
+        case("a Worker", "external_worker", 3_200, 640),
         case("writes", "external_writes", 3_200, 640),
         case("writes on disk", "external_writes_on_disk", 3_200, 640),
     ),
@@ -33,6 +34,12 @@ EXTERNAL: Final = Workload(
             over="workers.tasks_per_second",
             gate=">=",
             limit=2_000,
+            unit="",
+        ),
+        Ratio(
+            name="external tasks/s, a Worker",
+            says="the same by one `Worker`, which also shows signs of life",
+            over="a Worker.tasks_per_second",
             unit="",
         ),
         Ratio(

@@ -16,9 +16,10 @@ from bench.measures import Measure, Stopwatch
 from bench.workloads import Numbers
 from laneway import Answer, AsyncAgent, AsyncSession, ModelRequest, SessionQueueConfig, SqliteSessionStore, tool
 from laneway.dialogue import Chunk, Prompt, TextChunk, ToolCall, compact_json
-from laneway.external import ExternalTaskResult
+from laneway.external import ExternalTask, ExternalTaskResult
 from laneway.options import PermissionPolicy
 from laneway.transports import LocalTransport
+from laneway.worker import Worker
 
 ANSWER: Final = 64
 """Calls in one answer: as many as a session takes."""
@@ -78,6 +79,12 @@ async def external_workers(tasks: int) -> Numbers:
     """Reads of one session, made by as many workers as its lane is wide: claim, start and complete, as frames."""
     async with _session("query") as session:
         return await _measured(session, tasks, _serve_by_workers)
+
+
+async def external_worker(tasks: int) -> Numbers:
+    """The same by one `Worker` that does as many tasks at once."""
+    async with _session("query") as session:
+        return await _measured(session, tasks, _serve_by_worker)
 
 
 @contextlib.asynccontextmanager
@@ -160,6 +167,20 @@ async def _serve_by_workers(session: AsyncSession, seen: InFlight) -> AsyncItera
     finally:
         for worker in workers:
             await _end(worker)
+
+
+@contextlib.asynccontextmanager
+async def _serve_by_worker(session: AsyncSession, seen: InFlight) -> AsyncIterator[None]:
+    """What a program does that leaves everything to a `Worker`."""
+
+    async def handle(_task: ExternalTask) -> dict[str, Any]:
+        with seen.one():
+            await asyncio.sleep(0)
+            return {"output": "done", "exit_code": 0}
+
+    worker = Worker(LocalTransport(session.host.desk), handlers={"look": handle}, concurrency=WIDTH)
+    async with worker:
+        yield
 
 
 async def _end(task: asyncio.Future[None]) -> None:
@@ -312,6 +333,7 @@ MEASURES: Final[dict[str, Measure]] = {
         external_writes,
         external_writes_on_disk,
         external_workers,
+        external_worker,
         gates,
         subagents,
     )
