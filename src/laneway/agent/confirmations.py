@@ -113,6 +113,8 @@ class Confirmations:
         what, approval, remaining_ms = news
         if what == "asked":
             self._waits[approval.id] = (run, approval)
+            # A process that ends while a run waits for people says nothing against the run, however often it happens.
+            run.turn._engine.note_progress(run.turn)  # noqa: SLF001 - its own engine
         elif what == "ended":
             self._waits.pop(approval.id, None)
         run.waits_for = self._waits_for(run)

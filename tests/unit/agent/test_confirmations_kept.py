@@ -67,7 +67,7 @@ async def test_a_request_outlives_its_process_with_its_id_and_its_whole_time(app
 async def test_a_run_is_asked_for_its_approval_once_in_all_of_its_lives() -> None:
     lives = Lives(use("act", "a"), [say("done")])
     ids: set[str] = set()
-    for _ in range(3):
+    for _ in range(8):
         async with lives.life(dies=True) as session:
             if not ids:
                 await post(session, "go")
@@ -322,14 +322,14 @@ async def answer_all(session: AsyncSession, store: Store, dice: random.Random) -
 
 @pytest.mark.parametrize("seed", range(12))
 def test_wherever_the_process_dies_the_call_is_made_at_most_once_and_only_after_a_yes(seed: int) -> None:
-    """The process dies at a commit that the seed draws, four times; somebody approves whenever it is asked."""
+    """The process dies at a commit that the seed draws, six times; somebody approves whenever it is asked."""
 
     async def main() -> None:
         lives, dice = Lives(*[act_once] * 40), random.Random(seed)
         async with lives.life(dies=True) as session:
             await post(session, "go")
         said: set[str] = set()
-        for _ in range(4):
+        for _ in range(6):
             async with lives.life(dies=True) as session:
                 lives.stores[-1].commits_left = dice.randrange(1, 9)
                 said |= await answer_all(session, lives.stores[-1], dice)
@@ -338,9 +338,11 @@ def test_wherever_the_process_dies_the_call_is_made_at_most_once_and_only_after_
             said |= await answer_all(session, lives.stores[-1], dice)
             await session.wait_idle()
             entries = await session.ledger()
-        rows = rows_of(lives.disk)
-        assert lives.bench.began == ["a"] * (rows[0].state == "approved")
-        assert [(row.live, row.id in said) for row in rows] == [(0, rows[0].state == "approved")]
+        (row,) = rows_of(lives.disk) or (None,)
+        if row is not None:  # else it died again and again before anything was done
+            assert (row.live, row.state) in ((0, "approved"), (0, "withdrawn"))
+            assert row.id in said
+        assert len(lives.bench.began) <= (row is not None and row.state == "approved")
         assert [entry.state for entry in entries] in ([], ["done"], ["unknown"])
 
     run_sim(main(), seed=seed)
