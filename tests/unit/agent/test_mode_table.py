@@ -537,3 +537,33 @@ async def test_what_comes_while_the_session_closes_is_stored_and_runs_after_the_
             "model: one",
             "user: new",
         ]
+
+
+@pytest.mark.parametrize("state", ["AP", "external", "child"])
+@pytest.mark.parametrize("mode", ["steer", "steer-backlog", "followup", "collect"])
+@staged
+async def test_a_run_that_waits_for_somebody_goes_on_after_the_start_and_what_came_meanwhile_keeps_its_place(
+    state: str, mode: str
+) -> None:
+    stage = Stage(state)
+    async with opened(stage.model, stage.bench, session_id="s", **stage.options) as session:
+        await stage.enter(session)
+        receipt = await stage.send(mode)
+        asked = [each.id for each in await session.approvals()]
+        out = [task["task_id"] for task in session.host.desk.tasks()]
+        disk = stage.store.disk
+    assert stage.bench.began == []
+    stage.options["session_store"] = MemoryStore(disk)
+    async with opened(stage.model, stage.bench, session_id="s", **stage.options) as session:
+        stage.session = await session.ready()
+        await passing(10)
+        assert [each.id for each in await session.approvals()] == asked
+        assert [task["task_id"] for task in session.host.desk.tasks()] == out
+        stage.go_on()
+        old, new = [await final_of(session, each) for each in (stage.old, receipt)]
+        assert (old.outcome, new.outcome, new.answer) == (Outcome.SUCCEEDED, Outcome.SUCCEEDED, "new answer")
+        await session.wait_idle()
+    assert (len(asked), len(out)) == (state == "AP", state == "external")
+    last = [said.split()[0] for said in shape(stage.model.requests[-1])]
+    assert last[:3] == ["user:", "calls", "results"]
+    check_model(stage.model)
