@@ -11,7 +11,7 @@ import pytest
 
 from laneway.agent.session import AsyncSession
 from laneway.errors import ConflictError, RunCancelledError, UsageError
-from laneway.mail import ApprovalState, MessageState, Outcome, Sender
+from laneway.mail import ApprovalState, MessageState, Mode, Outcome, Sender
 from laneway.models import ScriptedModel, call, say
 from laneway.options import SessionQueueConfig
 from laneway.policies import ConfirmationPolicy
@@ -454,9 +454,9 @@ async def test_a_new_conversation_ends_what_waits_for_an_approval_and_leaks_noth
 # ---- what comes in meanwhile ----
 
 
-@pytest.mark.parametrize("mode", ["steer", "followup", "collect", "interrupt"])
+@pytest.mark.parametrize("mode", list(Mode))
 @staged
-async def test_a_message_while_an_approval_is_pending(mode: str) -> None:
+async def test_a_message_while_an_approval_is_pending(mode: Mode) -> None:
     bench = Bench()
     model = ScriptedModel([use("act", "a"), [say("one")], [say("two")]])
     async with opened(model, bench, **asks()) as session:
@@ -464,8 +464,9 @@ async def test_a_message_while_an_approval_is_pending(mode: str) -> None:
         found = await the_one(session)
         receipt = await post(session, "yes, do it", mode)
         await passing()
-        assert receipt.disposition is MessageState.QUEUED
-        if mode == "interrupt":
+        cuts, refused = mode in (Mode.INTERRUPT, Mode.ROLLBACK), mode is Mode.REJECT
+        assert receipt.disposition is (MessageState.REJECTED if refused else MessageState.QUEUED)
+        if cuts:
             assert await session.pending_confirmations() == []
             assert not await session.confirm_tool_use("a", True)
             reply = await session.command(f"/approve {found.approval_id}")
@@ -474,10 +475,12 @@ async def test_a_message_while_an_approval_is_pending(mode: str) -> None:
             assert [each.tool_id for each in await pending(session)] == ["a"]
             assert await session.confirm_tool_use("a", True)
         await watch.task
-        assert (await final_of(session, receipt)).outcome is Outcome.SUCCEEDED
+        if not refused:
+            assert (await final_of(session, receipt)).outcome is Outcome.SUCCEEDED
     (answered,) = watch.of("confirmation_received")
-    assert answered.approved is (mode != "interrupt")
-    assert bench.ended == ([] if mode == "interrupt" else ["a"])
+    assert answered.approved is not cuts
+    assert watch.of("steered") == []
+    assert bench.ended == ([] if cuts else ["a"])
     check_events(watch.events)
     check_model(model)
 
