@@ -32,6 +32,7 @@ from laneway.agent.results import RunInfo, RunResult
 from laneway.agent.session_lanes import SessionLanes
 from laneway.agent.skills import SkilledSession, Skills
 from laneway.agent.streams import AgentStream, EventStream
+from laneway.agent.subagent_tools import with_subagent_tools
 from laneway.agent.subagents import Delegates
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
@@ -105,8 +106,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.hooks = hooks_of(self) if parent is None else parent.hooks
         shelf = None if parent is None else parent.skills.shelf
         self.skills = Skills(settings, hooks=self.hooks, current_run=lambda: self._run, shelf=shelf)
-        self.delegates = Delegates(self, parent)
-        self.toolbox = self.delegates.with_tools(self.skills.with_tool(toolbox))
+        self.delegates = Delegates(self, parent, AsyncSession)
+        self.toolbox = with_subagent_tools(self.delegates, self.skills.with_tool(toolbox))
         self.tool_specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.toolbox.values())
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)

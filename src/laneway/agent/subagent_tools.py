@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from laneway.agent.subagents import SUCCEEDED, SUSPENDED, Errand, Subagent
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
-from laneway.errors import LanewayError, UsageError, text_of
+from laneway.errors import ConfigError, LanewayError, UsageError, text_of
 from laneway.records import DURATION_MAX_MS
 from laneway.tools.lanes import EXECUTE
 from laneway.tools.outputs import cap_output
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from laneway.dialogue import Intent
     from laneway.ports import Tool
 
-__all__ = ("SubagentTool", "TaskBrief", "subagent_tools")
+__all__ = ("SubagentTool", "TaskBrief", "with_subagent_tools")
 
 TASKS_MAX: Final = 1_000
 Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolOutput]]
@@ -115,15 +115,22 @@ def request_followup(text: str) -> None:
     """
 
 
-def subagent_tools(delegates: Delegates) -> tuple[Tool, ...]:
-    """The tools of one session."""
+def with_subagent_tools(delegates: Delegates, toolbox: Mapping[str, Tool]) -> Mapping[str, Tool]:
+    """A toolbox with the tools of a model that may hand work to sub-agents, if it may."""
+    if not delegates.is_on:
+        return toolbox
     work = _Work(delegates)
-    return (
+    made = (
         SubagentTool(task, work.task, waits=True),
         SubagentTool(parallel_task, work.parallel_task, waits=True),
         SubagentTool(spawn, work.spawn, waits=False),
         SubagentTool(request_followup, work.request_followup, waits=False),
     )
+    twice = [tool.spec.name for tool in made if tool.spec.name in toolbox]
+    if twice:
+        hint = "name your own otherwise, or say subagents=False"
+        raise ConfigError(f"there are two tools {twice[0]!r}", setting="tools", value=twice[0], hint=hint)
+    return {**toolbox, **{tool.spec.name: tool for tool in made}}
 
 
 class _Work:

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from laneway.agent.definitions import Definitions
 from laneway.agent.results import RunResult
 from laneway.agent_events import AgentEvent, SubagentEndEvent, SubagentProgressEvent, SubagentStartEvent
-from laneway.errors import ClosedError, ConfigError, LanewayError, RunCancelledError, UsageError, describe, text_of
+from laneway.errors import ClosedError, LanewayError, RunCancelledError, UsageError, describe, text_of
 from laneway.kernel.ledger import origin_of
 from laneway.kernel.mailbox import ChildEntry
 from laneway.kernel.texts import clip
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from laneway.agent.loop import Run
     from laneway.agent.session import AsyncSession
     from laneway.agent.settings import SessionSettings
-    from laneway.ports import Tool
     from laneway.runtime.handles import Job
 
 # Sub-agents are part of the sessions and of the engine that they work for.
@@ -318,8 +317,9 @@ class Subagent(Child):
 class Delegates:
     """The sub-agents of one session."""
 
-    def __init__(self, session: AsyncSession, parent: AsyncSession | None) -> None:
+    def __init__(self, session: AsyncSession, parent: AsyncSession | None, make: Callable[..., AsyncSession]) -> None:
         self.session = session
+        self._make = make  # a session
         self._live: dict[str, Subagent] = {}
         self._done: deque[Fields] = deque(maxlen=DONE_MAX)
         self._semaphores: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -332,19 +332,6 @@ class Delegates:
     def is_on(self) -> bool:
         """Whether the model of this session may hand work to sub-agents."""
         return _wants(self.session.settings)
-
-    def with_tools(self, toolbox: Mapping[str, Tool]) -> Mapping[str, Tool]:
-        """A toolbox with the tools of a model that may."""
-        if not self.is_on:
-            return toolbox
-        from laneway.agent.subagent_tools import subagent_tools  # the specs need pydantic
-
-        made = {tool.spec.name: tool for tool in subagent_tools(self)}
-        twice = [name for name in made if name in toolbox]
-        if twice:
-            hint = "name your own otherwise, or say subagents=False"
-            raise ConfigError(f"there are two tools {twice[0]!r}", setting="tools", value=twice[0], hint=hint)
-        return {**toolbox, **made}
 
     def system_text(self) -> str:
         """What the model is told about the agents it may hand work to."""
@@ -461,8 +448,6 @@ class Delegates:
 
     def child_of(self, sub: Subagent) -> AsyncSession:
         """The session of a sub-agent: everything of its parent, narrowed by its definition."""
-        from laneway.agent.session import AsyncSession  # a session has its sub-agents: they know each other
-
         parent, errand = self.session, sub.errand
         definition = self.definitions.get(errand.agent) if errand.agent else None
         if errand.agent and definition is None:
@@ -472,7 +457,7 @@ class Delegates:
             for name, tool in parent.toolbox.items()
             if not tool.spec.local and (definition is None or definition.offers(name))
         }
-        child = AsyncSession(
+        child = self._make(
             parent._agent,
             parent.workspace,
             merge(parent.options, SessionOptions(session_id=sub.child_session_id)),
