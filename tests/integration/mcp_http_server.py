@@ -1,6 +1,6 @@
 """An MCP server made with the SDK, over streamable HTTP on this machine; it prints its port when it listens.
 
-It wants a header, and answers in plain JSON if its first argument says so.
+It wants a header. Its arguments are the port (0: any that is free) and whether it answers in plain JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 server = MCPServer("test")
+began: list[str] = []
 ended: list[str] = []
 
 
@@ -28,6 +29,7 @@ async def add(a: int, b: int) -> int:
 @server.tool()
 async def hang(context: Context) -> str:
     """Never end by itself."""
+    began.append("hang")
     try:
         await asyncio.Event().wait()
     finally:
@@ -36,9 +38,9 @@ async def hang(context: Context) -> str:
 
 
 @server.tool()
-async def what_ended() -> str:
-    """Which calls were ended before they were done."""
-    return ",".join(ended)
+async def look() -> str:
+    """Which calls have begun, and which were ended before they were done."""
+    return f"{began} {ended}"
 
 
 @server.tool()
@@ -60,7 +62,8 @@ def main() -> None:
     app = server.streamable_http_app(json_response="json" in sys.argv)
     app.add_middleware(Guard)
     listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", int(sys.argv[1])))
     listening.listen()
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()

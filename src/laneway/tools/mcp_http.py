@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from laneway.errors import TransportUnavailableError
@@ -122,6 +122,10 @@ class _Watched(httpx2.AsyncBaseTransport):
         url = request.url.copy_with(query=self._query) if self._query else request.url
         sent = httpx2.Request(request.method, url, headers=headers, stream=request.stream, extensions=extensions)
         response = await self._inner.handle_async_request(sent)
+        if response.status_code == httpx2.codes.NOT_FOUND and MCP_SESSION_ID in request.headers:
+            # It does not know this session any more, and has run nothing. How it says so, the SDK must not go by.
+            await response.aclose()
+            return httpx2.Response(response.status_code)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         kind = response.headers.get("content-type", "").lower()
         is_endless = request.method == "GET" and kind.startswith("text/event-stream")

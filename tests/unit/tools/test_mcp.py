@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from laneway.agent.tool_sources import check_servers
 from laneway.dialogue import ToolContext, ToolOutput
 from laneway.errors import ClosedError, ConfigError, ToolArgumentsError, TransportUnavailableError
 from laneway.policies import McpServerConfig
@@ -650,6 +652,15 @@ async def test_a_server_that_has_forgotten_us_is_asked_once_more() -> None:
         await source.start()
         assert (await call(source)).text == "found"
     assert lives == [1, 2]
+
+
+def test_servers_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = McpServerConfig(command="x")
+    check_servers({"a": config})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_servers({"a": replace(config, enabled=False)})
+    with pytest.raises(ConfigError, match=r"laneway\[mcp\]"):
+        check_servers({"a": config})
 
 
 # ---- closing ----
