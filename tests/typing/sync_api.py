@@ -6,13 +6,34 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, assert_type
 
-from laneway import Agent, PermissionPolicy, Receipt, RunInfo, RunResult, RunStream, Session, SessionOptions
+from laneway import (
+    Agent,
+    Approval,
+    ConfirmationPolicy,
+    ExternalTask,
+    ExternalTaskResult,
+    Hook,
+    Lease,
+    LocalTransport,
+    McpServerConfig,
+    PermissionPolicy,
+    Receipt,
+    RunInfo,
+    RunResult,
+    RunStream,
+    Session,
+    SessionOptions,
+    Transport,
+    Worker,
+)
 from laneway.agent.queue_records import DeadCommand, QueueMetrics, QueueStats
 from laneway.agent_events import AgentEvent
 from laneway.dialogue import ToolCall, ToolOutput, Utterance
 from laneway.kernel.ledger import LedgerEntry
 from laneway.models import ScriptedModel, say
 from laneway.options import SessionQueueConfig
+from laneway.records import Fields
+from laneway.runtime.task_desk import TaskDesk
 from laneway.sync import Stream
 
 
@@ -101,3 +122,45 @@ def tools(session: Session) -> None:
     assert_type(session.submit("query", {"path": "a"}), Any)
     assert_type(session.submit_batch("query", [lambda: 1], return_errors=True), list[Any])
     session.bash(5)  # type: ignore[arg-type]
+
+
+def gates(session: Session) -> None:
+    Agent("scripted", confirmation_policy=ConfirmationPolicy(approvers=["olga"]), hooks=[Hook("a", "post_tool_use")])
+    Agent("scripted", mcp_servers={"git": McpServerConfig(command="git-mcp", effects={"log": "read"})})
+    session.register_hook("a", "pre_tool_use", {"tool": "bash"}, {"priority": 1}, lambda event: None)
+    assert_type(session.unregister_hook("a"), bool)
+    assert_type(session.hook_count(), int)
+    assert_type(session.approvals(), list[Approval])
+    assert_type(session.pending_confirmations(), list[Fields])
+    assert_type(session.confirm_tool_use("c", False, "no", args={"x": 1}, by="olga"), bool)
+    assert_type(session.command("/approve a", sender="olga"), str | None)
+    ConfirmationPolicy(timeout_action=5)  # type: ignore[arg-type]
+
+
+def calls_that_somebody_else_makes(session: Session) -> None:
+    session.set_lane_handler("execute", "external", timeout_ms=5, ordered=False, fallback=True)
+    for task in session.pending_external_tasks():
+        assert_type(task, ExternalTask)
+        assert_type(task.payload, dict[str, Any])
+        assert_type(task.remaining_ms(), int)
+        assert_type(session.complete_external_task(task.task_id, {"success": True, "result": "x"}), bool)
+        assert_type(session.complete_external_task(task.task_id, success=False, error="no"), bool)
+        session.complete_external_task(task.task_id, ExternalTaskResult(result=[1]))
+        session.complete_external_task()  # type: ignore[call-arg]
+
+
+async def workers(session: Session) -> None:
+    assert_type(session.desk(), TaskDesk)
+    transport: Transport = LocalTransport(session.desk())
+    assert_type(await transport.claim("w", lanes=["execute"], wait_ms=5), list[Lease])
+    async with Worker(transport, handlers={"bash": lambda task: task.command_type}, concurrency=2) as worker:
+        assert_type(worker.stats.completed, int)
+        await worker.stop(timeout_ms=5)
+
+
+def sub_agents(session: Session) -> None:
+    assert_type(session.task("look", agent="reader", timeout_ms=5), RunResult)
+    assert_type(session.parallel_task(["look", {"prompt": "listen"}]), list[Fields])
+    assert_type(session.spawn("look"), str)
+    assert_type(session.subagents(), list[Fields])
+    assert_type(session.children(), list[Session])
