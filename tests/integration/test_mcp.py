@@ -663,3 +663,13 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, timeout=30, capture_output=True, text=True)
     assert done.stdout == "still here 1\n"
+
+
+async def test_an_agent_that_is_closed_does_not_wait_for_a_server_that_does_not_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    config = config_of("mute", env={"SERVER_LOG": str(log)}, start_timeout_ms=60_000)
+    async with asyncio.timeout(20):
+        async with agent_of(ScriptedModel(), mcp_servers={"t": config}) as agent:
+            agent.session(tmp_path)
+            assert await eventually(lambda: bool(pids_of(log)))
+    assert [is_running(pid) for pid in pids_of(log)] == [False]

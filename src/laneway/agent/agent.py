@@ -238,6 +238,7 @@ class AsyncAgent:
     async def close(self) -> None:
         """Close every session, and end the MCP servers."""
         self._closed = True
+        self.sources.give_up()
         problems: list[Exception] = []
         for session in list(self._sessions):
             try:

@@ -78,6 +78,11 @@ class ToolSources:
                 raise problem
         return self.status()
 
+    def give_up(self) -> None:
+        """Nobody waits any longer for servers that have not started yet."""
+        for source in self._sources:
+            source.give_up()
+
     async def close(self) -> None:
         """End every server."""
         await asyncio.gather(*(source.close() for source in self._sources))

@@ -143,6 +143,11 @@ class McpSource:
         link = await self._linked()
         await link.list_tools()
 
+    def give_up(self) -> None:
+        """Do not wait for it any longer if it has not started yet; what runs goes on."""
+        if self._link is not None and not self._link.is_up:
+            self._link.give_up()
+
     async def close(self) -> None:
         """End it. A second time changes nothing."""
         self._is_closed = True
@@ -274,16 +279,17 @@ class _Link:
         """Wait until everything is gone; every wait in there has an end."""
         await asyncio.wait([self._task])
 
+    def give_up(self) -> None:
+        """Begin to end it."""
+        self._is_closing = True
+        if not self.loop.is_closed() and not self._task.done():
+            self.loop.call_soon_threadsafe(self._task.cancel)  # whose loop may be that of another thread
+
     async def close(self) -> None:
         """End it, and wait until everything is gone."""
-        self._is_closing = True
-        if self.loop.is_closed() or self._task.done():
-            return
-        if self.loop is not asyncio.get_running_loop():  # of somebody who lives on another thread
-            self.loop.call_soon_threadsafe(self._task.cancel)
-            return
-        self._task.cancel()
-        await self.over()
+        self.give_up()
+        if self.loop is asyncio.get_running_loop():
+            await self.over()
 
     # ---- the owner ----
 
