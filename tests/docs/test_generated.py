@@ -13,7 +13,7 @@ from docs import blocks, generate, wording
 from laneway.agent_events import AGENT_EVENTS
 from laneway.events import EVENT_TYPES
 from laneway.external import TaskState
-from laneway.kernel import directives
+from laneway.kernel import directives, hooks
 from laneway.kernel.jobs import TRANSITIONS, Trigger
 from laneway.kernel.ledger import LEDGER_TRANSITIONS
 from laneway.kernel.messages import MESSAGE_TRANSITIONS, Change
@@ -53,6 +53,11 @@ def test_every_event_type_is_in_the_reference() -> None:
 def test_every_event_of_a_run_is_in_the_reference() -> None:
     page = (REFERENCE / "agent-events.md").read_text(encoding="utf-8")
     assert [kind for kind in AGENT_EVENTS if f"| `{kind}` |" not in page] == []
+
+
+def test_every_event_that_a_hook_can_be_for_is_in_its_guide() -> None:
+    page = (ROOT / "docs" / "howto" / "hooks.md").read_text(encoding="utf-8")
+    assert [kind for kind in hooks.EVENTS if f"`{kind}`" not in page] == []
 
 
 def test_every_change_of_the_ledger_is_in_its_diagram() -> None:
