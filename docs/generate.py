@@ -61,7 +61,8 @@ ERRORS: Final = frozenset(
 NOT_MADE: Final = frozenset(
     {
         "AgentStream", "AsyncSession", "Child", "DeadLetters", "EventStream", "History", "Job", "LaneScope", "Model",
-        "RunStream", "Session", "Slot", "Store", "Subscription", "TaskDesk", "Tool", "Transport", "Turn",
+        "RunStream", "Session", "Slot", "Store", "Subscription", "Tool", "Transport",
+        "TransportStage", "Turn",
     }
 )  # fmt: skip
 # Public for the engine only.
@@ -155,6 +156,9 @@ def class_blocks(name: str, thing: Any) -> Iterator[str]:
     elif hasattr(thing, "_fields"):
         hints = get_type_hints(thing)
         yield table(["field", "type"], [(f"`{one}`", f"`{annotation_of(hints[one])}`") for one in thing._fields])
+    elif issubclass(thing, records.Fields):
+        own = [(f"`{one}`", f"`{annotation_of(kind)}`") for one, kind in thing.__annotations__.items()]
+        yield table(["field", "type"], own)
     elif name not in NOT_MADE:
         yield code(signature_of(name, thing.__init__, prefix="").replace(" -> None: ...", ""))
     yield from attribute_blocks(name, thing)
