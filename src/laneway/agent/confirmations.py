@@ -159,6 +159,7 @@ class _Telling:
             "tool_id": approval.call_id,
             "args": copy.deepcopy(dict(approval.arguments)),
             "lane": approval.lane,
+            "working_directory": self._session.workspace,
             "state": approval.state.value,
             "reason": approval.reason or approval.why,
             "answered_by": approval.answered_by,
