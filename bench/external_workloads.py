@@ -79,7 +79,7 @@ GATES: Final = Workload(
     ratios=(
         Ratio(
             name="gates add to a call",
-            says="four hooks that are coroutines, a policy of seven rules, a skill that names its tools",
+            says="CPU time: four hooks that are coroutines, a policy of seven rules, a skill that names its tools",
             over="gates.added_ms",
             gate="<=",
             limit=0.2,
@@ -87,7 +87,7 @@ GATES: Final = Workload(
         ),
         Ratio(
             name="the same, hooks on threads",
-            says="four hooks that are plain functions: each call has a thread to itself, so that its time can be over",
+            says="four hooks that are plain functions: each call has a thread to itself, so that its time can end",
             over="gates.added_by_functions_ms",
             unit=" ms",
         ),

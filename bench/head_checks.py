@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from bench.agents import reads_slow, reads_trivial
 from bench.externals import external_calls, external_workers
+from bench.rounds import best_of
 from laneway import (
     Agent,
     AsyncAgent,
@@ -110,10 +111,14 @@ async def quick_reads(_folder: Path) -> Seen:
 
 
 async def external_rate(_folder: Path) -> Seen:
-    """Tasks of one session, completed at once."""
-    polled = max([(await external_calls(1_920))["tasks_per_second"] for _ in range(3)])
-    workers = max([(await external_workers(1_920))["tasks_per_second"] for _ in range(3)])
-    return f"{polled:,.0f} polled, {workers:,.0f} by workers", min(polled, workers) >= 2_000
+    """Tasks of one session, completed at once: by the time that this process had a core, and by the wall clock."""
+    said, good = [], True
+    for name, measure in (("polled", external_calls), ("by workers", external_workers)):
+        best = best_of([await measure(1_920) for _ in range(3)])
+        own, wall = best["tasks_per_second"], best["tasks_per_second_by_wall"]
+        said.append(f"{own:,.0f} {name} ({wall:,.0f} by the wall clock)")
+        good = good and own >= 2_000
+    return ", ".join(said), good
 
 
 async def in_flight(folder: Path) -> Seen:
