@@ -585,6 +585,7 @@ async def test_the_permissions_hold_for_the_tools_of_a_server(tmp_path: Path) ->
         assert [each.status for each in results(model.requests[1])] == ["ok", "denied"]
 
 
+@pytest.mark.slow
 def test_the_synchronous_agent_has_them_too(tmp_path: Path) -> None:
     model = ScriptedModel([[call("mcp__t__echo", text="hello")], [say("done")]])
     with Agent(model, permission_policy=ALLOW, mcp_servers={"t": config_of()}) as agent:
