@@ -15,7 +15,6 @@ asks again after 0.1 to 5 seconds, and delivers what it has found when the host 
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import json
 import logging
@@ -24,8 +23,9 @@ import platform
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from laneway.dialogue import ToolContext, ToolOutput
 from laneway.errors import (
@@ -53,6 +53,7 @@ __all__ = ("Worker", "WorkerStats")
 
 _log = logging.getLogger("laneway")
 
+T = TypeVar("T")
 Handler = Callable[[ExternalTask], Any]
 """Does a task, sync or async; returns text, a dict with `output`, any JSON, or an `ExternalTaskResult`."""
 
@@ -62,6 +63,7 @@ LAST_DELAY_S = 5.0
 WAIT_MS = 20_000
 STOP_GRACE_S = 5.0
 BEATS = 3  # in each lease
+ANSWER_S = 60.0  # a host that says nothing for so long is not there
 NOT_BEGUN = "the worker could not reach its host in time, and did not begin"
 FOR_GOOD = (UsageError, ConflictError, DeniedError)
 """What a host says that it would say again."""
@@ -81,12 +83,15 @@ class WorkerStats(NamedTuple):
 class _Work:
     """A task that the worker has taken."""
 
-    __slots__ = ("has_begun", "lease", "run")
+    __slots__ = ("beating", "has_begun", "is_over", "lease", "run", "timer")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.has_begun = False
+        self.is_over = False
         self.run: asyncio.Task[ExternalTaskResult | None] | None = None
+        self.timer: asyncio.TimerHandle | None = None  # until the next sign of life
+        self.beating: asyncio.Task[None] | None = None  # while one is on its way
 
     @property
     def task_id(self) -> str:
@@ -219,8 +224,8 @@ class Worker:
 
     async def _claim(self, limit: int) -> list[Lease]:
         """Ask for tasks; `stop` ends the wait."""
-        ask = self._transport.claim(self.name, limit=limit, wait_ms=self._wait_ms, **self._asks_for)
-        self._asking = asking = asyncio.ensure_future(ask)
+        ask = partial(self._transport.claim, self.name, limit=limit, wait_ms=self._wait_ms, **self._asks_for)
+        self._asking = asking = asyncio.ensure_future(_answer(ask, more_s=self._wait_ms / 1000))
         try:
             await asyncio.wait([asking])
         finally:
@@ -293,7 +298,7 @@ class Worker:
         delay = FIRST_DELAY_S
         while not self._is_stopping:
             try:
-                await self._transport.start(work.task_id, work.lease.token)
+                await _answer(partial(self._transport.start, work.task_id, work.lease.token))
             except LeaseLostError as error:
                 self._counts["refused"] += 1
                 _log.info("worker %s: task %s is not to be begun: %s", self.name, work.task_id, text_of(error))
@@ -314,10 +319,11 @@ class Worker:
 
     async def _work(self, work: _Work, handler: Callable[[ExternalTask], Awaitable[object]]) -> None:
         """It may begin: work, show signs of life, and say what became of it."""
-        loop = asyncio.get_running_loop()
-        run = loop.create_task(self._run(work.lease.task, handler), name=f"laneway-work {work.task_id}")
+        run = asyncio.get_running_loop().create_task(
+            self._run(work.lease.task, handler), name=f"laneway-work {work.task_id}"
+        )
         work.run = run
-        beating = loop.create_task(self._beat(work), name=f"laneway-beat {work.task_id}")
+        self._beat_later(work)
         try:
             await asyncio.wait([run])
             result = None if run.cancelled() else run.result()
@@ -326,25 +332,35 @@ class Worker:
             else:
                 await self._deliver(work, result)
         finally:
-            beating.cancel()
+            work.is_over = True
+            for beat in (work.timer, work.beating):
+                if beat is not None:
+                    beat.cancel()
             if not run.done():
                 run.cancel()
                 await asyncio.wait([run])
 
+    def _beat_later(self, work: _Work) -> None:
+        """Most work is done before it has to show that it is alive: until then, that costs a timer."""
+        loop = asyncio.get_running_loop()
+        work.timer = loop.call_later(work.lease.lease_ms / 1000 / BEATS, self._beat_now, work)
+
+    def _beat_now(self, work: _Work) -> None:
+        work.beating = asyncio.get_running_loop().create_task(self._beat(work), name=f"laneway-beat {work.task_id}")
+
     async def _beat(self, work: _Work) -> None:
-        """Show signs of life; when nobody wants the task any more, stop the work."""
-        every_s = work.lease.lease_ms / 1000 / BEATS
-        wanted = True
-        while wanted:
-            await asyncio.sleep(every_s)
-            try:
-                wanted = await self._transport.heartbeat(work.task_id, work.lease.token)
-            except LeaseLostError as error:
-                _log.warning("worker %s: task %s was lost: %s", self.name, work.task_id, text_of(error))
-                wanted = False
-            except Exception as error:  # noqa: BLE001 - a transport may raise anything; the next sign may get through
-                _log.info("worker %s: no sign of life could be given: %s", self.name, describe(error))
-        if work.run is not None and not work.run.done():
+        """Show a sign of life; when nobody wants the task any more, stop the work."""
+        try:
+            wanted = await _answer(partial(self._transport.heartbeat, work.task_id, work.lease.token))
+        except LeaseLostError as error:
+            _log.warning("worker %s: task %s was lost: %s", self.name, work.task_id, text_of(error))
+            wanted = False
+        except Exception as error:  # noqa: BLE001 - a transport may raise anything; the next sign may get through
+            _log.info("worker %s: no sign of life could be given: %s", self.name, describe(error))
+            wanted = True
+        if wanted and not work.is_over:
+            self._beat_later(work)
+        elif work.run is not None and not work.run.done():
             work.run.cancel()
 
     async def _run(
@@ -371,7 +387,7 @@ class Worker:
         delay = FIRST_DELAY_S
         while True:
             try:
-                await self._transport.complete(work.task_id, work.lease.token, result)
+                await _answer(partial(self._transport.complete, work.task_id, work.lease.token, result))
             except FOR_GOOD as error:
                 self._counts["refused"] += 1
                 _log.warning("worker %s: the result of %s does not count: %s", self.name, work.task_id, text_of(error))
@@ -414,9 +430,9 @@ class Worker:
     def _handler_of(self, command: object) -> Callable[[ExternalTask], Awaitable[object]] | None:
         own = self._handlers.get(str(command))
         if own is not None:
-            return functools.partial(self._call, own)
+            return partial(self._call, own)
         tool = self._toolbox.get(str(command))
-        return functools.partial(self._run_tool, tool) if tool is not None else None
+        return partial(self._run_tool, tool) if tool is not None else None
 
     async def _call(self, handler: Handler, task: ExternalTask) -> object:
         value = await self._in_thread(handler, task) if needs_thread(handler) else handler(task)
@@ -458,7 +474,7 @@ class Worker:
     async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking function. A thread cannot be stopped: whoever is cancelled waits for it, slot in hand."""
         loop = asyncio.get_running_loop()
-        call = functools.partial(copy_context().run, fn, *args)
+        call = partial(copy_context().run, fn, *args)
         future = loop.run_in_executor(self._threads, call)
         try:
             return await asyncio.shield(future)
@@ -468,6 +484,12 @@ class Worker:
             if future.done() and not future.cancelled():
                 future.exception()  # nobody wants to know any more
             raise
+
+
+async def _answer(ask: Callable[[], Awaitable[T]], *, more_s: float = 0) -> T:
+    """What the host says, if it says anything."""
+    async with asyncio.timeout(ANSWER_S + more_s):
+        return await ask()
 
 
 def _result_of(output: ToolOutput) -> ExternalTaskResult:

@@ -36,11 +36,16 @@ class Shaky:
         self.said: list[str] = []
         self.deaf: set[str] = set()  # the host does not hear these
         self.mute: set[str] = set()  # the worker does not hear the answers to these
+        self.silent: list[str] = []  # nobody ever answers the next of these
         self.limits: list[int] = []
         self.asked_at: list[int] = []
         self.beaten = asyncio.Event()
 
     async def _say(self, what: str, task_id: str, call: Any) -> Any:
+        if what in self.silent:
+            self.silent.remove(what)
+            call.close()
+            await asyncio.get_running_loop().create_future()
         if what in self.deaf:
             call.close()
             raise TransportUnavailableError("nobody answers")
@@ -333,6 +338,25 @@ async def test_a_worker_asks_again_with_growing_pauses() -> None:
             on.gate.set()
             await on.put("t")
             assert (await on.end()).state == "completed"
+
+
+@pytest.mark.parametrize("what", ["claim", "start", "heartbeat", "complete"])
+def test_a_host_that_never_answers_is_asked_again(what: str) -> None:
+    @staged
+    async def run() -> None:
+        async with bench() as on:
+            on.line.silent = [what]
+            async with on.worker(wait_ms=1_000):
+                await on.put("t", effect="write", lease_ms=300_000)
+                await passing(200_000)
+                on.gate.set()
+                assert (await on.end()).state == "completed"
+                await passing(70_000)
+                assert on.line.times("complete") == 1
+                assert on.line.silent == []
+
+    run()
+    assert what
 
 
 class Nonsense:

@@ -183,8 +183,11 @@ def _ticking(task: dict[str, Any]) -> ExternalTask:
 # ---- writing ----
 
 
+_write = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode  # in ASCII: nothing on the way can spoil it
+
+
 def _frame(number: int, **facts: Any) -> str:
-    return json.dumps({"v": VERSION, "id": number, **facts}, allow_nan=False, separators=(",", ":"))
+    return _write({"v": VERSION, "id": number, **facts})
 
 
 _PLAIN: Final = (str, int, bool, type(None))
@@ -317,7 +320,7 @@ class FrameTransport:
 
     async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
         """Say what became of it."""
-        found = ExternalTaskResult.of(result)
+        found = result if isinstance(result, ExternalTaskResult) else ExternalTaskResult.of(result)
         said = {"success": found.success, "result": found.result, "error": found.error}
         answer = await self._ask("complete", task_id=task_id, token=token, result=said)
         return self._read(lambda: _a(bool, answer.get("accepted"), "accepted"))
