@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from laneway import Inbox
 from laneway.errors import (
@@ -428,6 +430,28 @@ async def test_frames_of_any_kind_are_answered(frame: Any) -> None:
     answer = json.loads(await serve(Refusing(ZeroDivisionError()), frame))
     assert answer["ok"] is False
     assert answer["error"]["code"] == "usage"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = ("v", "id", "op", "worker", "lanes", "limit", "wait_ms", "commands", "task_id", "token", "result", "reason")
+OPS = st.sampled_from(["claim", "start", "heartbeat", "complete", "release"])
+FRAMES = st.fixed_dictionaries(
+    {"v": st.just(1), "id": st.just(7), "op": OPS},
+    optional={name: VALUES for name in FIELDS if name not in ("v", "id", "op")},
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(frame=st.text() | VALUES.map(json.dumps) | FRAMES.map(json.dumps))
+def test_no_frame_brings_a_host_down(frame: str) -> None:
+    answer = json.loads(asyncio.run(serve(Refusing(LeaseLostError("gone")), frame)))
+    assert answer["ok"] is False
+    assert answer["error"]["code"] in ("usage", "lease_lost")
 
 
 async def test_a_desk_whose_loop_is_closed_is_unavailable() -> None:
