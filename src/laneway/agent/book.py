@@ -96,8 +96,8 @@ class Book:
     def _close_left(self) -> None:
         for one in self._left:
             if one.state is RoundState.ACTING and not self.is_awaited(one.run_id):
-                self.close_old(one)
                 self.on_closed(one.run_id)
+                self.close_old(one)
         self._left = [one for one in self._left if one.state is RoundState.ACTING]
 
     def is_awaited(self, run_id: str) -> bool:
@@ -105,9 +105,9 @@ class Book:
         items = self._engine.kernel.items
         if run_id not in self._runs:
             return False
-        return any(name in items for name in (*self._heads(run_id), *self.run(run_id)[0].messages[:1]))
+        return any(name in items for name in (*self.heads(run_id), *self.run(run_id)[0].messages[:1]))
 
-    def _heads(self, run_id: str) -> tuple[str, ...]:
+    def heads(self, run_id: str) -> tuple[str, ...]:
         """The message that a run, or the first of the runs it goes on for, began over."""
         return self.run(origin_of(run_id, self.lineage))[0].messages[:1]
 
@@ -133,7 +133,8 @@ class Book:
             entry = self.entries.get(key_of(origin, one.number, call.id))
             if entry is not None and entry.state is LedgerState.INTENDED:
                 self.end_entry(entry, Change.LOSE, "the process ended while it ran")
-            one.results.setdefault(call.id, open_result(call) if entry is not None else unstarted_result(call))
+            may_have_run = entry is not None and entry.state is not LedgerState.FAILED
+            one.results.setdefault(call.id, open_result(call) if may_have_run else unstarted_result(call))
         one.state = RoundState.CUT
         self.keep(one)
 
@@ -200,7 +201,7 @@ class Book:
         """
         ids = set(messages)
         known = [run_id for message in ids if (run_id := self._run_of.get(message, ""))]
-        begun = [run_id for run_id in known if ids & set(self._heads(run_id))]
+        begun = [run_id for run_id in known if ids & set(self.heads(run_id))]
         rounds = self.run(self.newest(begun[0])) if begun else []
         return [] if any(one.state is RoundState.FORGOTTEN for one in rounds) else rounds
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -33,6 +34,7 @@ class Delegating(ABC):
     depth: int
     _runs: dict[str, Run]
     _watchers: list[EventStream]
+    _opening: asyncio.Task[None] | None
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -112,6 +114,11 @@ class Delegating(ABC):
         return owner == own or (
             owner[:2] == own[:2] and owner.session.startswith(f"{own.session}{MARK}") and is_child_id(owner.session)
         )
+
+    async def opened(self) -> None:
+        """Wait until it has been opened, or could not be."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
 
     def live_run(self, run_id: str) -> Run | None:
         """A run whose end was not told yet."""

@@ -585,6 +585,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
 
     def settled(self, final: Final) -> None:
         """A message has its end, on disk: the end of its run is told, once."""
+        self.delegates.sweep()
         known = self._run_of.pop(final.message_id, None)
         run = known[0] if known is not None else None
         if run is not None and run.error is not None:

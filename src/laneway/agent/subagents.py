@@ -9,12 +9,14 @@ message are found by the key of the call that wanted it, so a call that is made 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -22,7 +24,6 @@ from laneway.agent.definitions import Definitions
 from laneway.agent.results import RunResult
 from laneway.agent_events import AgentEvent, SubagentEndEvent, SubagentProgressEvent, SubagentStartEvent
 from laneway.errors import ClosedError, LanewayError, RunCancelledError, UsageError, describe, text_of
-from laneway.kernel.ledger import origin_of
 from laneway.kernel.mailbox import ChildEntry
 from laneway.kernel.texts import clip
 from laneway.options import SessionOptions, merge
@@ -47,12 +48,14 @@ _log = logging.getLogger("laneway")
 
 TOOLS: Final = ("task", "parallel_task", "spawn", "request_followup")
 MARK: Final = "~"
+PREFIX: Final = "sub-"
 SHORT: Final = 12
 DONE_MAX: Final = 100
 PROGRESS_MAX: Final = 1_000
 LABEL_MAX: Final = 80
 WAITING, RUNNING, SUSPENDED = "waiting", "running", "suspended"
 SUCCEEDED, FAILED, TIMED_OUT, CANCELLED = "succeeded", "failed", "timed_out", "cancelled"
+END_DELAYS_S: Final = (0.5, 1, 2, 4, 8, 10)
 GONE: Final = "the run that wanted it has ended"
 
 
@@ -110,7 +113,7 @@ class Subagent(Child):
     def __init__(self, delegates: Delegates, errand: Errand, run_id: str) -> None:
         parent = delegates.session
         engine = parent.host.inbox.engine
-        super().__init__(engine, f"sub-{parent.session_id}{MARK}{errand.short}", errand.label, parent.owner)
+        super().__init__(engine, f"{PREFIX}{parent.session_id}{MARK}{errand.short}", errand.label, parent.owner)
         self.errand = errand
         self.run_id = run_id
         self.child_session_id = f"{parent.session_id}{MARK}{errand.short}"
@@ -128,6 +131,8 @@ class Subagent(Child):
         self._permits = delegates.permits(run_id)
         self._has_permit = False
         self._asked: asyncio.Future[str] = engine.loop.create_future()  # to end, and why; empty: to be gone on with
+        self._left = asyncio.Event()  # nobody waits for its end any more
+        self.is_unwanted = False
         self._began_at = engine.now()
         self._progress = 0
 
@@ -142,7 +147,7 @@ class Subagent(Child):
     @property
     def is_awaited(self) -> bool:
         """Whether its end is told to whoever waits for it, and to nobody else."""
-        return self.errand.awaited
+        return self.errand.awaited or self.is_unwanted
 
     def report(self) -> Fields:
         """What is known about it."""
@@ -171,14 +176,17 @@ class Subagent(Child):
 
     def suspend(self) -> None:
         """Leave it to whoever opens the session next; nothing of its end is told here."""
-        if not self._asked.done() and not self.over.done():
+        if not self.over.done():
             self._detached = True
-            self._asked.set_result("")
+            self._left.set()
+            if not self._asked.done():
+                self._asked.set_result("")
 
     def end_of(self, job: Job[Any]) -> tuple[str, str]:
         """How it ended, and what it says."""
         if self.status in (WAITING, RUNNING):  # its job has ended without it
-            self.status, self.output = super().end_of(job)
+            state, self.output = super().end_of(job)
+            self.status = state if state in (FAILED, CANCELLED) else FAILED
         return self.status, self.output
 
     # ---- its work ----
@@ -188,24 +196,18 @@ class Subagent(Child):
         limit = self.errand.timeout_ms
         follow = asyncio.get_running_loop().create_task(self._follow(), name=f"laneway-{self.id}")
         try:
-            await asyncio.wait(
-                (follow, self._asked),
-                timeout=None if limit is None else limit / 1000,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if follow.done():
-                self._take(follow)
-            elif not self._asked.done():
-                await self._give_up(follow, TIMED_OUT, f"it took longer than {limit} ms")
-            elif self._detached:
-                self.status = SUSPENDED
-            else:
-                await self._give_up(follow, CANCELLED, self._asked.result())
-            await _ended(follow)
+            if not self._asked.done():  # else it does not even begin
+                await asyncio.wait(
+                    (follow, self._asked),
+                    timeout=None if limit is None else limit / 1000,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            await self._end(follow)
             await self._leave()
         except asyncio.CancelledError:  # the loop is being closed: nothing can be waited for
             follow.cancel()
             self._abandon()
+            self._detached = True
             raise
         finally:
             self.took_ms = max(0, self._mail.now() - self._began_at)
@@ -222,14 +224,46 @@ class Subagent(Child):
         else:
             self.status, self.output = SUCCEEDED, self.result.text
 
-    async def _give_up(self, follow: asyncio.Task[RunResult], status: str, reason: str) -> None:
-        """End its session for real: what waits there, its run, its own sub-agents."""
+    async def _end(self, follow: asyncio.Task[RunResult]) -> None:
+        """It has ended, or somebody ends it; whatever it is, nothing of it goes on."""
+        if follow.done():
+            self._take(follow)
+            if self.status == SUCCEEDED:
+                return
+        elif not self._asked.done():
+            self.status, self.output = TIMED_OUT, f"it took longer than {self.errand.timeout_ms} ms"
+        elif self._asked.result():
+            self.status, self.output = CANCELLED, self._asked.result()
+        else:
+            self.status = SUSPENDED
         await _ended(follow)
-        if self.session is not None and self.session.delegates.is_open:
-            await self.session.delegates.stop(reason)
+        if self.status != SUSPENDED and not await self._end_session(self.output):
+            self.status = SUSPENDED
+
+    async def _end_session(self, reason: str) -> bool:
+        """End all that is in its session, until the store has it. False: whoever opens the parent next has to."""
+        for delay in chain(END_DELAYS_S, repeat(END_DELAYS_S[-1])):
+            try:
+                await self._try_to_end(reason)
+                return True
+            except LanewayError as error:
+                _log.warning("sub-agent %s is not ended yet: %s", self.id, error)
+            if self._detached or not self._mail.is_at_work:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._left.wait()
+        self._detached = True
+        return False
+
+    async def _try_to_end(self, reason: str) -> None:
+        child = self.session
+        if child is not None:
+            await child.opened()
+        if child is not None and child.delegates.is_open:
+            await child.delegates.stop(reason)
         else:  # another process may have left something there
-            self._delegates.end_stored(self.owner._replace(session=self.child_session_id), reason)
-        self.status, self.output = status, reason
+            await self._delegates.end_stored(self.owner._replace(session=self.child_session_id), reason)
 
     async def _leave(self) -> None:
         """Nothing of it stays in this process."""
@@ -368,8 +402,9 @@ class Delegates:
         entry = box.children.get(sub.id) if box is not None else None
         if entry is None:
             self._enter(sub, run)
-        elif run is not None:
-            entry.turn_id = run.id
+        else:
+            sub._stored = True
+            entry.turn_id = sub.run_id or entry.turn_id
         self._launch(sub)
         return sub
 
@@ -526,37 +561,34 @@ class Delegates:
         return hasattr(session, "host") and session.host.is_open and session.host.sessions.get(session.key) is session
 
     async def stop(self, reason: str) -> None:
-        """End all that is in this session, for real, and wait for that."""
+        """End all that is in this session, for real, and wait for that; raises when the store does not take it."""
         session = self.session
         engine = session.host.inbox.engine
-        try:
-            async with asyncio.timeout(2 * engine.kernel.grace_ms / 1000):
-                await engine.change(session.owner, engine.kernel.stop, session.owner, reason, actor="its parent")
-                for entry in self._orphans():
-                    self._discard(entry, reason)
-                await _all_over([sub.over for sub in self._live.values()])
-                await session.wait_idle()
-        except (LanewayError, TimeoutError) as error:  # it is closed all the same
-            _log.warning("sub-agent %s was not ended in good order: %s", session.session_id, describe(error))
+        await engine.reloaded(session.owner)
+        await engine.change(session.owner, engine.kernel.stop, session.owner, reason, actor="its parent")
+        for entry in self._orphans():
+            self._discard(entry, reason)
+        await _all_over([sub.over for sub in self._live.values()])
+        await session.wait_idle()
+        for task in session.host.desk.held(session.owner):  # of a run that was ended before it had attached to it
+            session.host.desk.withdraw(task.task_id, reason)
 
     async def run_over(self, run: Run) -> None:
         """A run has ended: if somebody has ended it, what it started ends with it, before anybody is told."""
-        if run.goes_on_later:
-            return
         reason = run.turn._entry.cancelled
         mine = [sub for sub in self._live.values() if sub.run_id == run.id]
-        if reason and mine:
+        if reason and mine and not run.goes_on_later:
             for sub in mine:
                 sub.cancel(reason)
             await _all_over([sub.over for sub in mine])
-        for entry in self._orphans():
-            if entry.detail["awaited"] and self._is_over(entry.turn_id, run):
-                self._discard(entry, reason or GONE)
 
-    def _is_over(self, run_id: str, run: Run) -> bool:
-        """Whether nobody will attach to what a run has started, now that another run has ended."""
-        book = self.session.book
-        return origin_of(run_id, book.lineage) == run.origin or not book.is_awaited(run_id)
+    def sweep(self) -> None:
+        """A message of this session has its end: end the sub-agents that only its run would have gone on with."""
+        if not self.is_open:
+            return
+        for entry in self._orphans():
+            if entry.detail["awaited"] and not self.session.book.is_awaited(entry.turn_id):
+                self._discard(entry, GONE)
 
     async def close(self, *, for_good: bool) -> None:
         """The session is closed: what a store keeps is gone on with when it is opened again, else it ends here."""
@@ -584,12 +616,17 @@ class Delegates:
         await session.book.load()
         for entry in left:
             errand = Errand.of(entry.detail)
-            if errand.awaited and not session.book.is_awaited(entry.turn_id):
+            if errand.awaited and session.book.is_awaited(entry.turn_id):
+                for message in session.book.heads(entry.turn_id):  # its run attaches to it, or ends without
+                    session.host.followed.setdefault(message, session)
+            elif errand.awaited:
                 self._discard(entry, GONE)
-            elif not errand.awaited and entry.awaited:  # somebody had said stop
+            elif entry.awaited:  # somebody had said stop
                 self._discard(entry, "stopped")
-            elif not errand.awaited:
-                self._launch(Subagent(self, errand, entry.turn_id))
+            else:
+                sub = Subagent(self, errand, entry.turn_id)
+                sub._stored = True
+                self._launch(sub)
 
     def _orphans(self) -> list[ChildEntry]:
         """Sub-agents of this session that nobody here works on."""
@@ -599,41 +636,37 @@ class Delegates:
         return [child for child in children if child.live and child.detail and not engine.has_child(child.id)]
 
     def _discard(self, entry: ChildEntry, reason: str) -> None:
-        """End a sub-agent that is in the store only."""
-        engine = self.session.host.inbox.engine
-        owner = entry.owner._replace(session=entry.id.removeprefix("sub-"))
-        self.end_stored(owner, reason)
-        entry.silenced = True  # nobody wants to hear of it
-        engine.kernel.end_child(entry, CANCELLED, None, SYSTEM_SETTINGS, now=engine.now(), wall=engine.wall())
-        engine.carry_out()
+        """End a sub-agent that an earlier process has left; nobody wants to hear of it."""
+        sub = Subagent(self, Errand.of(entry.detail), entry.turn_id)
+        sub.is_unwanted = sub._stored = True
+        sub.cancel(reason)
+        try:
+            self._launch(sub)
+        except LanewayError as error:  # the lanes are being closed: whoever opens the session next does it
+            _log.info("sub-agent %s is not ended now: %s", sub.id, error)
 
-    def end_stored(self, owner: Owner, reason: str) -> None:
-        """End what is left in a session that is not open, and what works for it."""
+    async def end_stored(self, owner: Owner, reason: str) -> None:
+        """End what is left in a session that is not open, and what works for it; raises as `stop` does."""
         engine = self.session.host.inbox.engine
+        await engine.reloaded(owner)
         box = engine.kernel.boxes.get(owner)
-        if box is None or engine.is_reloading(owner):
-            return
-        for child in list(box.children.values()):
+        for child in list(box.children.values()) if box is not None else ():
             if child.detail and not engine.has_child(child.id):
-                self._discard(child, reason)
-        now, wall = engine.now(), engine.wall()
-        engine.kernel.stop(owner, reason, actor="its parent", now=now, wall=wall)
-        engine.kernel.withdraw_approvals(owner, list(box.approvals), reason, by="its parent", now=now, wall=wall)
-        engine.carry_out()
-        withdrawing = self._withdraw_tasks(owner, reason)
-        self.session._agent.keep(engine.loop.create_task(withdrawing, name="laneway-withdraw"))
+                await self.end_stored(owner._replace(session=_session_of(child)), reason)
+                child.silenced = True
+                await engine.change(owner, engine.kernel.end_child, child, CANCELLED, None, SYSTEM_SETTINGS)
+        await engine.change(owner, engine.kernel.stop, owner, reason, actor="its parent")
+        asked = list(box.approvals) if box is not None else []
+        await engine.change(owner, engine.kernel.withdraw_approvals, owner, asked, reason, by="its parent")
+        await self._withdraw_tasks(owner, reason)
 
     async def _withdraw_tasks(self, owner: Owner, reason: str) -> None:
         """What a session that is not open has given to others: nobody wants it any more."""
         desk = self.session.host.desk
-        try:
-            await desk.load(owner)
-            for task in desk.tasks(owner):
-                desk.withdraw(task["task_id"], reason)
-        except LanewayError as error:
-            _log.warning("external tasks of %r were not withdrawn: %s", owner.session, error)
-        finally:
-            desk.dismiss(owner)
+        await desk.load(owner)
+        for task in desk.held(owner):
+            desk.withdraw(task.task_id, reason)
+        desk.dismiss(owner)
 
     # ---- questions ----
 
@@ -675,6 +708,11 @@ def _settings_of(parent: AsyncSession, definition: Definition | None) -> Session
         on_crash="resume",
         **changed,
     )
+
+
+def _session_of(child: ChildEntry) -> str:
+    """The session of a sub-agent."""
+    return child.id.removeprefix(PREFIX)
 
 
 async def _all_over(overs: Iterable[asyncio.Future[None]]) -> None:

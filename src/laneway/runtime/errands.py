@@ -232,7 +232,7 @@ class Errands(Arrivals):
     ) -> None:
         """Run a sub-agent that the kernel knows, as soon as it is stored; its end is told here."""
         owner = child.owner
-        stored = self.journal.committed(owner)
+        stored = None if child._stored else self.journal.committed(owner)
         try:
             call = functools.partial(self._run_child, child, stored, fn)
             lanes = self.waits if lane == WAIT_LANE else self.lanes
@@ -250,8 +250,9 @@ class Errands(Arrivals):
         """Whether a sub-agent is at work here."""
         return child_id in self._children
 
-    async def _run_child(self, child: Child, stored: asyncio.Future[None], fn: Callable[[], Any]) -> Any:
-        await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start
+    async def _run_child(self, child: Child, stored: asyncio.Future[None] | None, fn: Callable[[], Any]) -> Any:
+        if stored is not None:
+            await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start
         child._stored = True
         if needs_thread(fn):
             return await self.lanes.engine.run_in_thread(fn)
@@ -270,10 +271,11 @@ class Errands(Arrivals):
 
     def _child_ended(self, owner: Owner, child: Child, job: Job[Any]) -> None:
         self._children.pop(child.id, None)
+        end = child.end_of(job)
         if child._detached:
             self._note_quiet()
             return
-        self._child_ends[child.id] = _ChildEnd(child, *child.end_of(job))
+        self._child_ends[child.id] = _ChildEnd(child, *end)
         if self.is_open and owner not in self._reloads:
             self._end_child(owner, child.id)
             self.carry_out()
