@@ -78,6 +78,11 @@ class AgentEvent:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @property
+    def type(self) -> str:
+        """The same as `event_type`."""
+        return self.event_type
+
+    @property
     def data(self) -> dict[str, Any]:
         """The fields of its own, as a mapping."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in META}

@@ -7,6 +7,7 @@ follow it, in the order of the calls: no provider accepts anything else.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -258,6 +259,15 @@ class ToolContext:
     in_thread: Callable[..., Awaitable[Any]] | None = None
     """Run a blocking function on a thread: `await context.in_thread(fn, *args)`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def copied(value: Any) -> Any:
+    """A JSON value of one's own: whoever changes it changes nothing elsewhere."""
+    if type(value) is dict:
+        return {name: copied(each) for name, each in value.items()}
+    if type(value) is list:
+        return [copied(each) for each in value]
+    return value if value is None or isinstance(value, str | int | float) else copy.deepcopy(value)
 
 
 def compact_json(value: Any) -> str:

@@ -101,6 +101,8 @@ class ExternalTaskResult:
                 raise UsageError(f"a result has success, result and error, not {sorted(map(str, strange))}")
             found = cls(**{"success": not value.get("error"), **value})
         else:  # the bare result of something that worked
+            if isinstance(value, Mapping) and {str(name).casefold() for name in value} & {"success", "error"}:
+                raise UsageError(f"a result has success, result and error in lower case, not {sorted(map(str, value))}")
             found = cls(result=value)
         found.check()
         return found

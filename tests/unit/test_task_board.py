@@ -496,10 +496,12 @@ def test_a_restart_gives_a_started_task_its_lease_again(desk: Desk) -> None:
     assert later.complete(again, token)
 
 
-def test_a_restart_lets_a_pending_task_be_claimed(desk: Desk) -> None:
+def test_after_a_restart_a_pending_task_can_be_claimed_when_somebody_still_wants_it(desk: Desk) -> None:
     entry = desk.put()
     later = Desk()
     later.board.load(decode_task(entry.to_row()), now=0)
+    assert later.claim() is None
+    later.board.publish(entry.task_id, now=0)
     found = later.claim()
     assert found is not None
     assert found.view(1).payload == {"command": "ls"}

@@ -474,10 +474,10 @@ async def test_a_late_result_of_a_write_settles_its_unknown_and_the_session_is_t
 async def test_the_host_may_complete_what_it_got_by_polling() -> None:
     async with stage() as on:
         await on.put(effect="write")
-        assert [task.task_id for task in on.desk.tasks(OWNER, hand_out=True)] == ["t"]
+        assert [task.task_id for task in await on.desk.hand_out(OWNER)] == ["t"]
         assert await on.desk.complete_by_host("t", DONE)
         await on.put("u", effect="write")
-        on.desk.tasks(OWNER, hand_out=True)
+        await on.desk.hand_out(OWNER)
         assert on.desk.withdraw("u", "stop").state is TaskState.UNKNOWN
         assert not await on.desk.complete_by_host("nobody", DONE)
 
@@ -546,7 +546,20 @@ async def test_the_tasks_of_a_closed_session_cannot_be_claimed_and_stay_in_the_s
         assert await on.desk.claim("w") == []
         assert on.state() == "pending"
         await on.desk.load(OWNER)
+        assert await on.desk.claim("w") == []  # nobody has said that it is still wanted
+        on.desk.publish("t")
         assert (await on.take()).task.task_id == "t"
+
+
+@staged
+async def test_what_was_handed_out_by_polling_is_known_after_a_crash() -> None:
+    async with stage() as on:
+        await on.put(effect="write")
+        await on.desk.hand_out(OWNER)
+        disk = kill(on.inbox, on.store)
+        async with stage(disk) as later:
+            await later.desk.load(OWNER)
+            assert later.desk.withdraw("t", "stop").had_started
 
 
 @staged
@@ -596,7 +609,9 @@ async def test_after_a_crash_pending_tasks_can_be_claimed_and_started_ones_compl
         disk = kill(on.inbox, on.store)
         async with stage(disk) as later:
             await later.desk.load(OWNER)
-            assert later.notes == ["again", "again"]
+            assert await later.desk.claim("w", limit=5) == []
+            for entry in later.desk.held(OWNER):
+                later.desk.publish(entry.task_id)
             with pytest.raises(LeaseLostError):
                 await later.desk.start("leased", leased.token)
             assert [lease.task.task_id for lease in await later.desk.claim("w", limit=5)] == ["leased", "pending"]
@@ -622,6 +637,19 @@ async def test_a_result_that_arrives_after_a_crash_and_before_its_session_is_ope
                 assert await last.desk.complete("t", lease.token, BROKEN)
                 end = await last.desk.outcome("t")
                 assert end.result == DONE
+
+
+@staged
+async def test_withdrawing_what_an_earlier_process_has_ended_gives_that_end() -> None:
+    async with stage() as on:
+        lease = await on.begin(effect="write")
+        await on.desk.complete("t", lease.token, DONE)
+        disk = kill(on.inbox, on.store)
+        async with stage(disk) as later:
+            assert await later.desk.find("t") is not None
+            end = later.desk.withdraw("t", "its run does not go on")
+            assert (end.state, end.result) == (TaskState.COMPLETED, DONE)
+            assert later.kinds == []
 
 
 @staged
@@ -657,6 +685,7 @@ async def test_a_token_of_an_earlier_process_never_fits_again() -> None:
         disk = kill(on.inbox, on.store)
         async with stage(disk) as later:
             await later.desk.load(OWNER)
+            later.desk.publish("t")
             again = await later.take()
             assert again.token != first.token
             assert (again.token.rpartition(".")[2], first.token.rpartition(".")[2]) == ("2", "1")

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from laneway.errors import ConflictError, LanewayError, UsageError, text_of
 from laneway.kernel import directives, texts
@@ -17,7 +17,9 @@ from laneway.runtime.commands import Commands
 
 if TYPE_CHECKING:
     from laneway.agent.agent import AsyncAgent
+    from laneway.agent.confirmations import Confirmations
     from laneway.agent.host import Host
+    from laneway.agent.session import AsyncSession
     from laneway.rows import Owner
 
 __all__ = ("Approving",)
@@ -31,6 +33,7 @@ class Approving(ABC):
     session_id: str
     owner: Owner
     host: Host
+    confirmations: Confirmations
     _agent: AsyncAgent
 
     @abstractmethod
@@ -99,6 +102,12 @@ class Approving(ABC):
             found = [one for one in found if one.session_key == self.session_id] or found
         if not found:
             return False
+        if found and args is None and found[0].id != tool_id and self._was_asked_before(tool_id):
+            raise ConflictError(
+                f"another call with the id {tool_id!r} has been asked about before",
+                hint=f"say which request: {found[0].id}, or give its args",
+                approval_id=found[0].id,
+            )
         if len(found) > 1:
             ids = ", ".join(one.id for one in found)
             raise ConflictError(f"{len(found)} calls with the id {tool_id!r} wait", hint=f"say which request: {ids}")
@@ -126,6 +135,12 @@ class Approving(ABC):
                 owner, engine.kernel.withdraw_approvals, owner, ids, text_of(reason), by="host"
             )
         return count
+
+    def _was_asked_before(self, call_id: str) -> bool:
+        """Whether an answer may be meant for an earlier call: ids of calls are the model's, who may use one again."""
+        children = cast("AsyncSession", self).children()
+        family = [self.confirmations, *(child.confirmations for child in children)]
+        return sum(each.asked[call_id] for each in family) > 1
 
     def _asked(self) -> list[ApprovalEntry]:
         """The requests about calls that are pending, here and in sub-agents."""

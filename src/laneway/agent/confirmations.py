@@ -11,6 +11,7 @@ import asyncio
 import copy
 import functools
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -43,6 +44,7 @@ class Confirmations:
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
+        self.asked: Counter[str] = Counter()  # how often, by the id of the call
         policy = session.settings.confirmation_policy
         self.policy = policy if policy is not None and policy.enabled else None
         self._waits: dict[str, tuple[Run, Approval]] = {}  # by request: what waits for an answer here
@@ -63,6 +65,7 @@ class Confirmations:
         if run is None or policy is None:
             return Refusal(gate="approval", reason=f"{asked.approval_reason}, and nobody is there to ask")
         run.turn._check()  # noqa: SLF001 - a run that is being ended asks nobody
+        self.asked[asked.call_id] += 1
         telling = _Telling(self._session, asked)
         on_news = functools.partial(self._news, asked, run, policy, telling)
         try:

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 from laneway.agent.gates import Asked, Gates
 from laneway.agent.hearing import heard_run
 from laneway.agent.tool_calls import within
-from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json
+from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json, copied
 from laneway.errors import PermissionDeniedError, ToolFailedError, UsageError
+from laneway.records import DURATION_MAX_MS
 
 if TYPE_CHECKING:
     from laneway.agent.externals import Externals
     from laneway.agent.host import Host
     from laneway.agent.session_lanes import SessionLanes
     from laneway.agent.settings import SessionSettings
+    from laneway.options import LaneHandlerConfig
     from laneway.ports import Tool
     from laneway.records import Effect
 
@@ -57,8 +59,11 @@ class DirectTools(ABC):
         await self.ready()
         asked = await self._admitted(name, arguments or {})
         tool, lane = asked.tool, asked.lane
-        attempt = functools.partial(self._call, asked)
+        handler = self.externals.handler_of(asked)
+        attempt = functools.partial(self._call, asked, handler)
         limit = tool.spec.timeout_ms or self.settings.tool_timeout_ms
+        if handler.mode == "external":
+            limit = DURATION_MAX_MS  # the time of its task is what counts
         if self.lanes is None:
             return await within(attempt, limit)
         job = self.lanes.submit_tool(
@@ -79,27 +84,28 @@ class DirectTools(ABC):
             text = compact_json(dict(arguments))
         except (TypeError, ValueError) as error:
             raise UsageError(f"the arguments of {name!r} are no JSON: {error}") from None
-        asked = Asked("", tool, tool.check(text), text, self.lane_of(tool.spec))
+        key = self.host.env.ids.new_id("call")
+        asked = Asked("", tool, tool.check(text), text, self.lane_of(tool.spec), key=key)
         refusal = await self.gates.admit(asked)
         if refusal is not None:
             hint = "the permissions of this session deny it" if refusal.gate == "permission" else f"a {refusal.gate}"
             raise PermissionDeniedError(f"{name}: {refusal.reason}", hint=hint)
         return asked
 
-    async def _call(self, asked: Asked, attempt: int) -> ToolOutput:
-        context = replace(self.tool_context, attempt=attempt)
-        handler = self.externals.handler_of(asked)
+    async def _call(self, asked: Asked, handler: LaneHandlerConfig, attempt: int) -> ToolOutput:
+        context = replace(self.tool_context, key=asked.key, attempt=attempt)
         began_ms = self.host.inbox.engine.now()
         if handler.mode == "external":
             output = await self.externals.direct(asked, handler, context)
         else:
-            output = await heard_run(asked.tool, asked.arguments, context)
+            output = await heard_run(asked.tool, copied(asked.arguments), context)
         await self.gates.tell_output(asked, output, max(0, self.host.inbox.engine.now() - began_ms))
         return output
 
     async def _run_payload(self, tool: str, arguments: Mapping[str, Any], *, attempt: int) -> Any:
         """Run a payload that is in a lane already."""
-        output = await self._call(await self._admitted(tool, arguments), attempt)
+        asked = await self._admitted(tool, arguments)
+        output = await self._call(asked, self.externals.handler_of(asked), attempt)
         return output.text
 
     async def _text(self, name: str, **arguments: Any) -> str:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.hearing import heard_run
 from laneway.agent.session_lanes import INTERNAL
 from laneway.agent_events import (
     AgentEvent,
@@ -19,9 +20,9 @@ from laneway.agent_events import (
     ExternalTaskPendingEvent,
     ExternalTaskStartedEvent,
 )
-from laneway.dialogue import ToolOutput
+from laneway.dialogue import ToolOutput, copied
 from laneway.external import ExternalTask, ExternalTaskResult, TaskState
-from laneway.kernel.ledger import LEDGER_TRANSITIONS, Change
+from laneway.kernel.ledger import LEDGER_TRANSITIONS, Change, LedgerState
 from laneway.kernel.task_board import TaskEnd, TaskEntry, TaskNews, TaskOrder
 from laneway.options import LaneHandlerConfig
 from laneway.tools.outputs import cap_output
@@ -39,7 +40,7 @@ GONE = "the run that wanted it has ended"
 
 def task_id_of(key: str) -> str:
     """The id of the task of a call: found again after a restart by the key of the call."""
-    return f"task-{key.removeprefix('lw-')[:32]}"
+    return f"task-{key.removeprefix('lw-')[:40]}"
 
 
 class Externals:
@@ -57,20 +58,26 @@ class Externals:
     async def open(self) -> None:
         """Go on with the tasks that an earlier process has left: those whose runs go on."""
         session, desk = self._session, self._desk
-        session.book.on_closed = self._withdraw_of
+        session.book.on_closed = self.take_back
         desk.attend(session.owner, self._news)
         await desk.load(session.owner)
-        left = desk.tasks(session.owner)
+        left = desk.held(session.owner)
         if left:
             await session.book.load()
-        for task in left:
-            if not task["run_id"] or not session.book.is_awaited(task["run_id"]):
-                desk.withdraw(task["task_id"], GONE)
+        for entry in left:
+            if not entry.run_id or not session.book.is_awaited(entry.run_id):
+                desk.withdraw(entry.task_id, GONE)
 
-    def _withdraw_of(self, run_id: str) -> None:
-        for task in self._desk.tasks(self._session.owner):
-            if task["run_id"] == run_id:
-                self._desk.withdraw(task["task_id"], GONE)
+    def take_back(self, run_id: str) -> None:
+        """Nobody goes on with a run: what is out of it is withdrawn, and what nobody had begun is known not to be."""
+        book = self._session.book
+        for entry in self._desk.held(self._session.owner):
+            if entry.run_id != run_id:
+                continue
+            end = self._desk.withdraw(entry.task_id, GONE)
+            known = book.entries.get(entry.key)
+            if known is not None and known.state is LedgerState.INTENDED and not end.had_started:
+                book.end_entry(known, Change.FAIL, "nobody had begun with it")
 
     def close(self) -> None:
         """The session is closed: its tasks stay in the store, and nobody can take them here."""
@@ -93,7 +100,7 @@ class Externals:
             call_id=asked.call_id,
             lane=asked.lane,
             command_type=asked.name,
-            payload=asked.arguments,
+            payload=copied(asked.arguments),
             timeout_ms=handler.timeout_ms,
             lease_ms=handler.lease_ms,
             effect=asked.tool.spec.effect,
@@ -126,7 +133,7 @@ class Externals:
     async def direct(self, asked: Asked, handler: LaneHandlerConfig, context: ToolContext) -> ToolOutput:
         """A call of the host itself, made by somebody else."""
         session = self._session
-        task_id = session.host.env.ids.new_id("task")
+        task_id = task_id_of(asked.key)
         self.offer(asked, handler, task_id)
         await session.host.inbox.engine.journal.committed(session.owner)
         self.publish(task_id)
@@ -135,8 +142,8 @@ class Externals:
         except asyncio.CancelledError:
             self.withdraw(task_id, "its caller has gone")
             raise
-        if end.state is TaskState.TIMED_OUT:
-            raise TimeoutError(end.reason)
+        if end.state is TaskState.TIMED_OUT and handler.fallback and not end.had_started:
+            return await heard_run(asked.tool, copied(asked.arguments), context)
         return await self.output_of(end, context)
 
     async def output_of(self, end: TaskEnd, context: ToolContext) -> ToolOutput:
@@ -147,13 +154,12 @@ class Externals:
 
     # ---- what the host asks ----
 
-    def pending(self) -> list[ExternalTask]:
+    async def pending(self) -> list[ExternalTask]:
         """What waits for somebody, here and in sub-agents; it counts as handed out from now on."""
-        tasks = self._desk.tasks(self._session.owner, hand_out=True)
-        found = [task for task in tasks if task["state"] == TaskState.PENDING.value]
+        found = await self._desk.hand_out(self._session.owner)
         children = self._session.children()
         for child in children:
-            found += child.externals.pending()
+            found += await child.externals.pending()
         return sorted(found, key=lambda task: task["created_at"]) if children else found
 
     def where(self, task_id: str) -> str:

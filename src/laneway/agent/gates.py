@@ -6,11 +6,10 @@ arguments that the last gate has seen.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from laneway.dialogue import ResultStatus, ToolOutput, ToolResult, compact_json
+from laneway.dialogue import ResultStatus, ToolOutput, ToolResult, compact_json, copied
 from laneway.errors import LanewayError, describe, text_of
 from laneway.kernel.hooks import HookAction
 from laneway.kernel.permissions import Verdict, decide
@@ -103,7 +102,7 @@ class Gates:
             "run_id": asked.run.id if asked.run is not None else "",
             "tool": asked.name,
             "tool_id": asked.call_id,
-            "args": copy.deepcopy(asked.arguments),  # a hook that keeps them must not reach what will be done
+            "args": copied(asked.arguments),  # a hook that keeps them must not reach what will be done
             "lane": asked.lane,
             "effect": asked.tool.spec.effect.value,
             "skill": session.skills.name_of(asked.run),

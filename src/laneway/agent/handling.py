@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from laneway.checked import made_of
 from laneway.errors import UsageError
 from laneway.external import ExternalTask, ExternalTaskResult
-from laneway.options import DEFAULT_TIMEOUT_MS
+from laneway.options import DEFAULT_TIMEOUT_MS, LaneHandlerConfig
 
 if TYPE_CHECKING:
     from laneway.agent.externals import Externals
@@ -60,20 +61,34 @@ class Handling(ABC):
     async def set_lane_handler(
         self,
         lane: str,
-        mode: str = "internal",
+        mode: str | LaneHandlerConfig | Mapping[str, Any] = "internal",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         *,
         ordered: bool = True,
-        lease_ms: int | None = None,
+        lease_ms: int = 30_000,
         fallback: bool = False,
     ) -> None:
-        """Say who makes the calls of a lane from the next one on: `internal`, `external` or `hybrid`."""
+        """Say who makes the calls of a lane from the next one on: `internal`, `external` or `hybrid`.
+
+        Everything may be given as one `LaneHandlerConfig`, or as a mapping with its fields.
+        """
+        if isinstance(mode, Mapping):
+            mode = made_of(LaneHandlerConfig, mode, what="lane_handler")
+        if isinstance(mode, LaneHandlerConfig):
+            whole = mode
+            await self.set_lane_handler(
+                lane,
+                whole.mode,
+                whole.timeout_ms,
+                ordered=whole.ordered,
+                lease_ms=whole.lease_ms,
+                fallback=whole.fallback,
+            )
+            return
         await self.ready()
         if self.lanes is None:
             raise UsageError("this session has no queue", hint="give it one: queue_config=SessionQueueConfig()")
-        self.lanes.set_lane_handler(
-            lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms or 30_000, fallback=fallback
-        )
+        self.lanes.set_lane_handler(lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms, fallback=fallback)
         for child in self.delegates.sessions():
             if child.has_queue():
                 await child.set_lane_handler(
@@ -92,7 +107,7 @@ class Handling(ABC):
         Asking for them hands them out: from then on a call with side effects may have been made.
         """
         await self.ready()
-        return self.externals.pending()
+        return await self.externals.pending()
 
     async def complete_external_task(
         self,
@@ -110,6 +125,13 @@ class Handling(ABC):
         True: it counts (also when it is said a second time). False: nobody waits for it.
         """
         await self.ready()
+        if not isinstance(task_id, str):
+            raise UsageError(f"a task is known by its id, which is text, not {task_id!r:.80}")
+        if outcome is None and success is None and result is None and error is None:
+            raise UsageError(
+                f"it is not said what became of task {task_id!r}",
+                hint="give a result, an error, or success=True for something that worked and said nothing",
+            )
         if isinstance(outcome, bool):  # `complete_external_task(task_id, True, result)`
             outcome, success = None, outcome
         if outcome is None:

@@ -568,7 +568,7 @@ class Run:
             reason = f"{reason}, and going on was not approved ({answer.state})"
         for one in rounds:
             if one.state is RoundState.ACTING:
-                await self.calls.take_back(one, self.origin)
+                self.session.externals.take_back(one.run_id)
                 self.book.close_old(one)
         raise InterruptSignalError(reason)
 

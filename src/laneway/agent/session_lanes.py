@@ -51,7 +51,7 @@ from laneway.kernel.jobs import backoff_ms
 from laneway.kernel.lanes import Counters
 from laneway.lanes import JobOptions, Lanes
 from laneway.options import SESSION_LANES, LaneHandlerConfig, SessionQueueConfig, lane_named, one_of
-from laneway.records import Effect, JobState, LaneConfig, RetryPolicy
+from laneway.records import DURATION_MAX_MS, Effect, JobState, LaneConfig, RetryPolicy
 from laneway.runtime.executor import needs_thread
 
 if TYPE_CHECKING:
@@ -301,6 +301,8 @@ class SessionLanes:
     ) -> Job[Any]:
         """Put a command into its lane."""
         first = self._full(command.lane)
+        if timeout_ms is None and command.payload is not None and self.handler_of(command.lane).mode == "external":
+            timeout_ms = DURATION_MAX_MS  # the time of its task is what counts
         options: JobOptions = {"effect": command.effect, "label": label or command.tool}
         if timeout_ms is not None:
             options["timeout_ms"] = timeout_ms

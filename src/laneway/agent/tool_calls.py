@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,7 @@ from laneway.agent_events import (
     ToolQueuedEvent,
     ToolStartEvent,
 )
-from laneway.dialogue import Intent, ResultStatus, ToolCall, ToolContext, ToolOutput, ToolResult, ToolSpec
+from laneway.dialogue import Intent, ResultStatus, ToolCall, ToolContext, ToolOutput, ToolResult, ToolSpec, copied
 from laneway.errors import (
     FencedError,
     InterruptSignalError,
@@ -134,7 +135,8 @@ class CallMaker:
         self._run = run
         self._session = run.session
         self._live: dict[str, _Call] = {}
-        self._out: set[str] = set()  # keys of calls that somebody else has been making since before a restart
+        self._doubtful: set[str] = set()
+        self._out: dict[str, Any] = {}  # keys of calls that somebody else makes since before a restart: their arguments
 
     @property
     def active(self) -> tuple[ToolCall, ...]:
@@ -240,7 +242,7 @@ class CallMaker:
 
     def _deny(self, call: ToolCall, asked: Asked, refusal: Refusal) -> None:
         if refusal.status is ResultStatus.DENIED:
-            facts: dict[str, Any] = {"args": asked.arguments, "reason": refusal.reason, "gate": refusal.gate}
+            facts: dict[str, Any] = {"args": copied(asked.arguments), "reason": refusal.reason, "gate": refusal.gate}
             self._run.emit(PermissionDeniedEvent(tool_id=call.id, tool_name=call.name, **facts))
         self._refuse(call, refusal.status, refusal.output)
 
@@ -300,7 +302,9 @@ class CallMaker:
         if each.began_ms < 0:
             each.began_ms = self._run.now()
         self._run.emit(
-            ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=each.lane, attempt=attempt)
+            ToolStartEvent(
+                tool_id=call.id, tool_name=call.name, args=copied(each.arguments), lane=each.lane, attempt=attempt
+            )
         )
         return await self._run_here(each, attempt)
 
@@ -313,7 +317,7 @@ class CallMaker:
         token = INSIDE.set((*INSIDE.get(), self._session.key))
         success, error = False, "it was ended"
         try:
-            output = await heard_run(each.asked.tool, each.arguments, self._context(each, attempt))
+            output = await heard_run(each.asked.tool, copied(each.arguments), self._context(each, attempt))
             success, error = not output.is_error, output.text[:200]
             return output
         except asyncio.CancelledError:
@@ -338,13 +342,13 @@ class CallMaker:
     async def keys_out(self, one: Round, origin: str) -> set[str]:
         """Which calls of a round that was cut off somebody else makes, or has made meanwhile."""
         keys = [key_of(origin, one.number, call.id) for call in one.answer.calls if call.id not in one.results]
-        self._out = {key for key in keys if await self._session.externals.find(task_id_of(key)) is not None}
-        return self._out
-
-    async def take_back(self, one: Round, origin: str) -> None:
-        """Nobody goes on with a round that was cut off: what is out of it is withdrawn."""
-        for key in await self.keys_out(one, origin):
-            self._session.externals.withdraw(task_id_of(key), "its run does not go on")
+        for key in keys:
+            entry = await self._session.externals.find(task_id_of(key))
+            if entry is not None:
+                self._out[key] = json.loads(entry.payload)
+                if entry.state is TaskState.TIMED_OUT and not entry.had_started:
+                    self._doubtful.add(key)  # nobody took it, but it may have been made by the process that is gone
+        return set(self._out)
 
     async def _send_out(self, each: _Call) -> ToolOutput:
         """Have somebody else make it, and wait for what comes of it."""
@@ -361,9 +365,9 @@ class CallMaker:
             if run.turn.cancelled:
                 externals.withdraw(task_id, "the run was ended")
                 raise InterruptSignalError("the run is being ended")
-        run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=each.arguments, lane=each.lane))
-        if not self._is_out(each.asked):
-            externals.publish(task_id)
+        args = self._out.get(each.asked.key) or copied(each.arguments)
+        run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=args, lane=each.lane))
+        externals.publish(task_id)
         try:
             each.end = end = await externals.outcome(task_id)
         except asyncio.CancelledError:
@@ -374,7 +378,7 @@ class CallMaker:
             raise
         if end.had_started:
             each.began_ms = run.now() - end.duration_ms
-        elif end.state is TaskState.TIMED_OUT and each.handler.fallback:
+        elif end.state is TaskState.TIMED_OUT and each.handler.fallback and not self._is_out(each.asked):
             each.end = None
             each.began_ms = run.now()
             return await self._run_here(each, 1)
@@ -470,7 +474,7 @@ class CallMaker:
         assert one is not None
         entry = self._run.book.entries.get(each.entry.key, each.entry)
         change = OUTCOMES.get(result.status, Change.SUCCEED)
-        if each.end is not None and each.end.state in TASK_ENDS and not each.end.had_started:
+        if each.end is not None and each.end.state in TASK_ENDS and not self._may_have_run(each):
             change = Change.FAIL  # nobody has had it: there is nothing unknown about it
         self._run.after_commit(functools.partial(self.tell_end, result, took))
         if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
@@ -513,9 +517,13 @@ class CallMaker:
             artifact=output.artifact,
         )
 
+    def _may_have_run(self, each: _Call) -> bool:
+        """Whether anybody may have begun with a call that was to be made by somebody else."""
+        return each.end is None or each.end.had_started or each.asked.key in self._doubtful
+
     def _task_result(self, each: _Call, end: TaskEnd) -> ToolResult:
         """What the model is told of a task that has ended without an answer."""
-        may_have_run = each.has_effect and end.had_started
+        may_have_run = each.has_effect and self._may_have_run(each)
         note = " It may have had its effect: look before you do it again." if may_have_run else " It was not run."
         note = "" if not each.has_effect else note
         what = {TaskState.TIMED_OUT: "Timed out", TaskState.UNKNOWN: "Unknown"}.get(end.state, "Cancelled")
@@ -525,7 +533,7 @@ class CallMaker:
     def _cut_result(self, each: _Call, reason: str) -> ToolResult:
         started = each.began_ms >= 0 or self._run.machine.had_begun(each.call)
         if each.end is not None:  # its task was withdrawn
-            started = each.end.had_started
+            started = self._may_have_run(each)
         if started and each.has_effect:
             status, text = ResultStatus.UNKNOWN, UNKNOWN
         else:

@@ -25,7 +25,7 @@ def sim(
     tier: Annotated[
         Literal["kernel", "engine", "mailroom", "mail", "agent", "gates", "all"],
         typer.Option(
-            help="Lanes: kernel or engine. Inbox: mailroom or mail. Agents: agent; with gates and workers: gates. Or all."
+            help="Lanes: kernel or engine. Inbox: mailroom or mail. Agents: agent; with gates: gates. Or all."
         ),
     ] = "all",
     trace: Annotated[bool, typer.Option("--trace", help="Print every transition.")] = False,

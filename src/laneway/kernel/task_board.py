@@ -251,6 +251,8 @@ class TaskEntry:
                 body[name] = value
         if state is not TaskState.PENDING:
             body |= {"token": self.token, "worker": self.worker, "begun": self.confirmed, "shown": self.handed_out}
+        elif self.handed_out:
+            body["shown"] = True
         if self.result is not None:
             body["result"] = [self.result.success, self.result.result, self.result.error]
         return StateRow(TASK, self.task_id, *self.owner, self.seq, int(live), state.value, to_json(body))
@@ -422,10 +424,14 @@ class TaskBoard:
         return entry
 
     def load(self, entry: TaskEntry, *, now: int) -> None:
-        """Take over a live task of an earlier process: its time and its lease begin again."""
+        """Take over a live task of an earlier process. What has begun goes on, with its time and its lease anew.
+
+        What has not begun waits for `publish`: whoever wanted it may not want it any more.
+        """
         assert entry.is_live
         self._admit(entry)
-        self._publish(entry, now)
+        if entry.state is TaskState.STARTED:
+            self._publish(entry, now)
 
     def drop(self, owner: Owner) -> list[TaskEntry]:
         """Forget the live tasks of a session; the store keeps them."""
@@ -672,6 +678,10 @@ class TaskBoard:
             del tasks[entry.task_id]
             if not tasks:
                 del self.by_owner[entry.owner]
+        self.remember(entry)
+
+    def remember(self, entry: TaskEntry) -> None:
+        """Keep an end for those who are late."""
         self.finished[entry.task_id] = entry
         self.finished.move_to_end(entry.task_id)
         while len(self.finished) > FINISHED_MAX:

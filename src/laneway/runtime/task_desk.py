@@ -174,22 +174,37 @@ class TaskDesk:
             await self._landed(entry)
         return counts is not False
 
-    def tasks(self, owner: Owner | None = None, *, hand_out: bool = False) -> list[ExternalTask]:
-        """The tasks that have not ended, oldest first. `hand_out`: whoever asks may begin with those it sees."""
+    def tasks(self, owner: Owner | None = None) -> list[ExternalTask]:
+        """The tasks that have not ended, oldest first."""
         self._catch_up()
+        return [self._view(entry) for entry in self._shown(owner)]
+
+    def _shown(self, owner: Owner | None) -> list[TaskEntry]:
         found = self.board.live if owner is None else self.board.by_owner.get(owner, {})
-        shown = sorted((entry for entry in found.values() if entry.published), key=lambda entry: entry.seq)
-        for entry in shown if hand_out else ():
-            if entry.state is TaskState.PENDING:
-                self.board.hand_out(entry)
-        return [self._view(entry) for entry in shown]
+        return sorted((entry for entry in found.values() if entry.published), key=lambda entry: entry.seq)
+
+    async def hand_out(self, owner: Owner) -> list[ExternalTask]:
+        """The tasks that wait for somebody, oldest first; whoever asks may begin with them, and that is on disk."""
+        self._catch_up()
+        new = [entry for entry in self._shown(owner) if entry.state is TaskState.PENDING and not entry.handed_out]
+        for entry in new:
+            self.board.hand_out(entry)
+            if entry.effect is Effect.WRITE:  # others may be begun again, whoever has them
+                self._engine.journal.touch(owner, entry)
+        if any(entry.effect is Effect.WRITE for entry in new):
+            await self._engine.journal.committed(owner)
+        return [self._view(entry) for entry in self._shown(owner) if entry.state is TaskState.PENDING]
+
+    def held(self, owner: Owner) -> list[TaskEntry]:
+        """The tasks of a session that have not ended, also those that nobody can see yet."""
+        return list(self.board.by_owner.get(owner, {}).values())
 
     def count(self, owner: Owner) -> int:
         """How many tasks of a session have not ended."""
         return sum(entry.published for entry in self.board.by_owner.get(owner, {}).values())
 
     async def load(self, owner: Owner) -> None:
-        """Take over what the store has of a session: its tasks can be claimed and completed again."""
+        """Take over what the store has of a session: what has begun goes on, what has not waits for `publish`."""
         if self._engine.journal.has(owner):
             await self._engine.journal.committed(owner)
         loaded = await self._engine.store.load_session(owner)
@@ -197,9 +212,6 @@ class TaskDesk:
         for entry in entries:
             if self.board.get(entry.task_id) is None:  # else somebody was quicker, or it has ended meanwhile
                 self.board.load(entry, now=self._engine.now())
-                if entry.state is TaskState.PENDING:
-                    self._tell(TaskNews("pending", entry, "again"))
-                    self._serve(entry)
         self._arm()
 
     async def find(self, task_id: str) -> TaskEntry | None:
@@ -435,7 +447,10 @@ class TaskDesk:
             raise
         except Exception as error:  # noqa: BLE001 - a store may raise anything
             raise StoreUnavailableError(f"the store failed: {describe(error)}") from None
-        return decode_task(row) if row is not None and row.workspace == self._engine.workspace else None
+        entry = decode_task(row) if row is not None and row.workspace == self._engine.workspace else None
+        if entry is not None and not entry.is_live and self.board.get(task_id) is None:
+            self.board.remember(entry)  # whoever asks once may ask again, and not all of them can wait for the store
+        return entry
 
     def _check_open(self) -> None:
         if self._closed or not self._engine.is_at_work:
