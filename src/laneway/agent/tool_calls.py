@@ -379,6 +379,8 @@ class CallMaker:
         if end.had_started:
             each.began_ms = run.now() - end.duration_ms
         elif end.state is TaskState.TIMED_OUT and each.handler.fallback and not self._is_out(each.asked):
+            if run.turn.cancelled:
+                raise InterruptSignalError("the run is being ended")
             each.end = None
             each.began_ms = run.now()
             return await self._run_here(each, 1)

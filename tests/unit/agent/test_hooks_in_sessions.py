@@ -14,8 +14,7 @@ from laneway.kernel.hooks import EVENTS, SILENT
 from laneway.models import ScriptedModel, call, fail, say
 from laneway.options import Hook, PermissionPolicy, SessionOptions
 from laneway.stores.memory import MemoryDisk, MemoryStore
-from laneway.sync import Agent
-from laneway.tools import FunctionTool, tool
+from laneway.tools import tool
 from tests.agent_stage import (
     QUEUES,
     Bench,
@@ -767,43 +766,3 @@ async def test_a_run_that_goes_on_passes_the_gates_again_for_what_is_open_but_no
     told = dict(statuses(second.requests[0]))
     assert {told[key] for key in "abc" if key not in before} == {"denied"}
     assert {told[key] for key in before} <= {"ok"}
-
-
-# ---- without asyncio ----
-
-
-def test_sync_sessions_have_hooks_that_run_on_threads_and_may_use_the_session() -> None:
-    seen: list[Any] = []
-
-    def note(event: Event) -> Any:
-        seen.append((event["event_type"], event["payload"]["tool"], session.hook_count()))
-        return {"action": "block", "reason": "no"}
-
-    def act(key: str) -> str:
-        raise AssertionError("never")
-
-    model = ScriptedModel([use("act", "a"), [say("well")]])
-    tools = [FunctionTool(act, name="act", description="act", effect="read")]
-    with Agent(model, tools=tools, builtin_tools=False) as agent:
-        session = agent.session()
-        session.register_hook("note", "pre_tool_use", {"tool": "act"}, {"timeout_ms": 10_000}, note)
-        assert session.send("go").text == "well"
-    assert seen == [("pre_tool_use", "act", 1)]
-    assert statuses(model.requests[1]) == [("a", "denied")]
-
-
-def test_a_sync_hook_that_would_wait_for_its_own_session_is_refused() -> None:
-    errors: list[str] = []
-
-    def sends(_: Event) -> None:
-        try:
-            session.send("inside")
-        except UsageError as error:
-            errors.append(str(error))
-
-    model = ScriptedModel([[say("well")]])
-    with Agent(model, builtin_tools=False) as agent:
-        session = agent.session()
-        session.register_hook("h", "generate_end", None, None, sends)
-        assert session.send("go").text == "well"
-    assert len(errors) == 1
