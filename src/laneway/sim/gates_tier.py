@@ -170,7 +170,7 @@ class GatesRun(AgentRun):
         while todo:
             session = todo.pop()
             found.append(session)
-            todo += session.children()
+            todo += session.delegates.sessions()  # also those that are being closed
         return found
 
     # ---- workers ----
