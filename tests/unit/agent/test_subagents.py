@@ -554,6 +554,7 @@ async def test_progress_is_told_as_envelopes_without_pieces_of_text() -> None:
         assert not {"text_delta", "tool_input_delta", "subagent_progress"} & set(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", QUEUES)
 @staged
 async def test_nothing_of_sub_agents_that_have_ended_stays_in_the_host(queue: bool) -> None:
@@ -582,6 +583,7 @@ async def test_nothing_of_sub_agents_that_have_ended_stays_in_the_host(queue: bo
         assert [ref() for ref in children] == [None] * len(children)
 
 
+@pytest.mark.slow
 @staged
 async def test_the_list_of_sub_agents_is_bounded() -> None:
     cast = Cast()

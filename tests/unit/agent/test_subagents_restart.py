@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from laneway.agent import AsyncAgent
 from laneway.agent.session import AsyncSession
+from laneway.errors import StoreUnavailableError
 from laneway.models import call, say
 from laneway.options import PermissionPolicy, SessionQueueConfig
 from laneway.policies import ConfirmationPolicy
-from laneway.rows import StateRow
+from laneway.rows import Batch, BatchResult, StateRow
 from laneway.sim.loop import run_sim
 from laneway.stores.memory import MemoryDisk
 from laneway.system import HostEnv, SequentialIdGenerator
@@ -158,6 +159,7 @@ def test_a_write_of_a_child_that_was_cut_off_is_unknown_to_it_and_is_not_made_ag
     assert after.said_to("go") == ["found"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("queue", QUEUED)
 def test_killed_at_any_commit_every_write_is_made_at_most_once_and_the_task_comes_to_one_end(
@@ -271,6 +273,71 @@ def test_a_session_that_is_closed_and_opened_again_goes_on_with_its_children_and
     assert world.rows("child", live=1) == []
 
 
+# ---- a store that refuses for a while ----
+
+
+class Moody(Mortal):
+    """A store that refuses what belongs to sub-agents while it is in a bad mood."""
+
+    is_moody = False
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        """Take everything, or all but what belongs to sub-agents."""
+        refused = [self.is_moody and "~" in batch.owner.session for batch in batches]
+        taken = iter(await super().commit([batch for batch, no in zip(batches, refused, strict=True) if not no]))
+        no_answer = BatchResult(StoreUnavailableError("not today"))
+        return [no_answer if no else next(taken) for no in refused]
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+def test_a_child_is_ended_as_soon_as_the_store_takes_it(how: str) -> None:
+    disk = MemoryDisk()
+    limit = 1_000 if how == "timeout" else None
+    cast = Cast(go=[[call("task", prompt="find", timeout_ms=limit)]], find=[[one("act", "a")], [say("found")]])
+
+    async def main() -> None:
+        store, bench = Moody(disk), Bench("a")
+        host = HostEnv(clock=LoopClock(), ids=SequentialIdGenerator(""), random=random.Random(0))
+        options: dict[str, Any] = {"builtin_tools": False, "permission_policy": ALLOW, "host": host}
+        async with AsyncAgent(cast.model, tools=bench.tools, **options) as agent:
+            session = agent.session(tempfile.gettempdir(), session_id=S, session_store=store, subagents=True)
+            await session.followup("go")
+            await bench.begun("a").wait()
+            store.is_moody = True
+            if how == "cancel":
+                await session.cancel("enough")
+            await passing(3_000)
+            assert [each.status for each in session.subagents()] != ["succeeded"]
+            store.is_moody = False
+            await passing(60_000)
+            await session.wait_idle()
+            assert session.children() == []
+            expected = "cancelled" if how == "cancel" else "timed_out"
+            assert [each.status for each in session.subagents()] == [expected]
+
+    run_sim(main(), seed=1)
+    assert [row.id for (kind, _), row in disk.states.items() if kind == "child" and row.live] == []
+    assert [row.id for row in disk.messages.values() if row.live] == []
+
+
+def test_a_child_whose_job_was_taken_away_goes_on_with_the_next_process() -> None:
+    world = World()
+    cast = spawning()
+
+    async def begin(session: AsyncSession) -> None:
+        await session.send("go")
+        await session.bench.begun("b").wait()  # type: ignore[attr-defined]
+        [job] = [each for each in session.host.lanes.jobs("waiting/control") if each.label == "it"]
+        session.host.lanes.cancel(job.id)
+        await passing()
+
+    assert not world.run(cast, begin, held="b")
+    assert not world.run(Cast(**cast.parts), at_rest)
+    assert len(world.notes) == 1
+    assert world.rows("child", live=1) == []
+    assert world.began.count("a") == 1
+
+
 # ---- spawn ----
 
 
@@ -294,6 +361,7 @@ def test_a_spawned_child_goes_on_after_a_restart_and_its_end_is_one_message() ->
     assert len(world.notes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 def test_killed_at_any_commit_the_end_of_a_spawned_child_is_told_once(before: bool) -> None:
     for lives in range(1, 100):
