@@ -67,6 +67,7 @@ class ExternalTask(Fields):
     correlation_id: str | None
     effect: str
     state: str
+    worker: str
 
     def __init__(self, values: Mapping[str, Any], *, remaining: Callable[[], int] | None = None) -> None:
         super().__init__(values)

@@ -61,13 +61,16 @@ class Approving(ABC):
 
     async def approve(self, approval_id: str, *, by: str = "host") -> bool:
         """Say yes to a request. False: it is not pending here (any more)."""
-        own = [one.id for one in await self.approvals()]
-        return approval_id in own and await self.host.inbox.approve(approval_id, by=by)
+        return await self._is_pending(approval_id) and await self.host.inbox.approve(approval_id, by=by)
 
     async def deny(self, approval_id: str, reason: str = "", *, by: str = "host") -> bool:
         """Say no to a request. False: it is not pending here (any more)."""
-        own = [one.id for one in await self.approvals()]
-        return approval_id in own and await self.host.inbox.deny(approval_id, reason, by=by)
+        return await self._is_pending(approval_id) and await self.host.inbox.deny(approval_id, reason, by=by)
+
+    async def _is_pending(self, approval_id: str) -> bool:
+        """Whether a request is pending here, or in a sub-agent."""
+        here = [one.id for one in await self.approvals()]
+        return approval_id in here or approval_id in [one.approval.id for one in self._asked()]
 
     async def pending_confirmations(self) -> list[Fields]:
         """The calls that wait for somebody's approval, here and in the sub-agents of this session, oldest first.

@@ -22,14 +22,23 @@ from weakref import WeakValueDictionary
 
 from laneway.agent.definitions import Definitions
 from laneway.agent.results import RunResult
-from laneway.agent_events import AgentEvent, SubagentEndEvent, SubagentProgressEvent, SubagentStartEvent
+from laneway.agent_events import (
+    AgentEvent,
+    ConfirmationEscalatedEvent,
+    ConfirmationRequiredEvent,
+    ConfirmationWarningEvent,
+    ExternalTaskPendingEvent,
+    SubagentEndEvent,
+    SubagentProgressEvent,
+    SubagentStartEvent,
+)
 from laneway.errors import ClosedError, LanewayError, RunCancelledError, UsageError, describe, text_of
 from laneway.kernel.mailbox import ChildEntry
 from laneway.kernel.texts import clip
 from laneway.options import SessionOptions, merge
 from laneway.records import DURATION_MAX_MS, Fields, check_whole
 from laneway.rows import Owner
-from laneway.runtime.errands import SYSTEM_SETTINGS, WAIT_LANE
+from laneway.runtime.errands import FOLLOWUPS_MAX, SYSTEM_SETTINGS, WAIT_LANE
 from laneway.runtime.turns import Child
 
 if TYPE_CHECKING:
@@ -52,6 +61,13 @@ PREFIX: Final = "sub-"
 SHORT: Final = 12
 DONE_MAX: Final = 100
 PROGRESS_MAX: Final = 1_000
+ASKING: Final = (
+    ConfirmationEscalatedEvent,
+    ConfirmationRequiredEvent,
+    ConfirmationWarningEvent,
+    ExternalTaskPendingEvent,
+)
+"""Events that somebody has to do something about."""
 LABEL_MAX: Final = 80
 WAITING, RUNNING, SUSPENDED = "waiting", "running", "suspended"
 SUCCEEDED, FAILED, TIMED_OUT, CANCELLED = "succeeded", "failed", "timed_out", "cancelled"
@@ -328,7 +344,12 @@ class Subagent(Child):
         self._emit(event)
 
     def _tell_progress(self, event: AgentEvent) -> None:
-        """Something has happened in its session; pieces of text are not told, and not more than so many events."""
+        """Something has happened in its session; pieces of text are not told, and not more than so many events.
+
+        What somebody has to answer is told as it is, too: whoever watches the first session hears it from any depth.
+        """
+        if isinstance(event, ASKING):
+            self._emit(event)
         self._progress += not event.ephemeral
         if not event.ephemeral and self._progress <= PROGRESS_MAX:
             told = SubagentProgressEvent(
@@ -411,6 +432,11 @@ class Delegates:
     async def spawn(self, errand: Errand, run: Run | None) -> tuple[str, bool]:
         """Start a sub-agent that nobody waits for; its id, and whether it is new, as soon as it is stored."""
         self.check(errand)
+        if run is not None and run.turn.depth >= FOLLOWUPS_MAX:
+            raise UsageError(
+                f"{run.turn.depth} runs before this one were begun by ends of sub-agents, and it may spawn none",
+                hint="do it yourself, wait for it (task), or let the user decide",
+            )
         session = self.session
         engine = session.host.inbox.engine
         task_id = Subagent(self, errand, "").id
@@ -441,7 +467,7 @@ class Delegates:
         turn_id = run.id if run is not None else ""
         entry = ChildEntry(session.owner, sub.id, seq=engine.store.next_seq(), turn_id=turn_id, label=sub.label)
         if turn is not None:
-            entry.route, entry.sender = turn.route, turn.sender
+            entry.route, entry.sender, entry.depth = turn.route, turn.sender, turn.depth
         entry.awaited = sub.errand.awaited
         entry.detail = asdict(sub.errand)
         engine.kernel.enter_child(entry, wall=engine.wall())

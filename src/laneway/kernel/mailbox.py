@@ -275,6 +275,7 @@ class ChildEntry:
 
     __slots__ = (
         "awaited",
+        "depth",
         "detail",
         "id",
         "label",
@@ -300,6 +301,7 @@ class ChildEntry:
         self.sender: Sender | None = None
         self.text = ""  # its result, until somebody has been told
         self.awaited = False
+        self.depth = 0  # of the turn that started it: how many follow-ups lie behind
         self.silenced = False  # whoever said stop knows of its end
         self.detail: dict[str, Any] = {}  # what another process needs to go on with it; empty: it ends with this one
         self.live = 1
@@ -322,6 +324,8 @@ class ChildEntry:
             "sender": encode_sender(self.sender),
             "detail": self.detail,
         }
+        if self.depth:
+            body["depth"] = self.depth
         return StateRow("child", self.id, *self.owner, self.seq, self.live, self.state, encode(body))
 
 

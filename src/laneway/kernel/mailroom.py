@@ -377,7 +377,7 @@ class Mailroom(Reception):
     def add_child(self, turn: TurnEntry, child_id: str, label: str, *, wall: int) -> ChildEntry:
         """A turn starts a sub-agent."""
         child = ChildEntry(turn.owner, child_id, seq=self._next_seq(), turn_id=turn.id, label=label)
-        child.route, child.sender = turn.route, turn.sender
+        child.route, child.sender, child.depth = turn.route, turn.sender, turn.depth
         self.enter_child(child, wall=wall)
         return child
 
@@ -430,7 +430,9 @@ class Mailroom(Reception):
         if box is not None:
             box.children.pop(child.id, None)
         if note is not None:
-            self.accept(Item(child.owner, note, seq=self._next_seq()), settings, now=now, wall=wall)
+            item = Item(child.owner, note, seq=self._next_seq())
+            item.depth = child.depth + 1
+            self.accept(item, settings, now=now, wall=wall)
         elif box is not None:
             self._consider(box, now)
 
@@ -640,4 +642,5 @@ def _child_of(row: StateRow) -> ChildEntry:
     child.route = Route(**dict(zip(("channel", "account", "thread", "chat_type"), body["route"], strict=True)))
     child.sender = decode_sender(body["sender"])
     child.detail = body.get("detail") or {}
+    child.depth = body.get("depth", 0)
     return child

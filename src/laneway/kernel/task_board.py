@@ -216,6 +216,7 @@ class TaskEntry:
                 "correlation_id": self.correlation_id,
                 "effect": self.effect.value,
                 "state": self.state.value,
+                "worker": self.worker if self.state in _HELD else "",
             },
             remaining=remaining,
         )

@@ -22,7 +22,7 @@ from laneway.runtime.executor import needs_thread
 from laneway.runtime.handles import Job
 from laneway.runtime.turns import Child, Turn
 
-__all__ = ("SYSTEM_SETTINGS", "WAIT_LANE", "Errands")
+__all__ = ("FOLLOWUPS_MAX", "SYSTEM_SETTINGS", "WAIT_LANE", "Errands")
 
 # The engine is the owner of its turns and children: it alone sets their private fields.
 # ruff: noqa: SLF001
@@ -30,6 +30,8 @@ __all__ = ("SYSTEM_SETTINGS", "WAIT_LANE", "Errands")
 T = TypeVar("T")
 
 SYSTEM_SETTINGS = QueueSettings(mode=Mode.FOLLOWUP)
+FOLLOWUPS_MAX = 5
+"""How many turns may follow each other that nobody but the agent has asked for."""
 WAIT_LANE = "waiting/control"
 """Where waits for people are: like every `control` lane it is outside every cap, so a wait costs nobody a slot."""
 

@@ -62,7 +62,7 @@ from laneway.rows import Lookup, Owner, StateRow
 from laneway.runtime import claims
 from laneway.runtime.arrivals import fail
 from laneway.runtime.envelope import storable
-from laneway.runtime.errands import SYSTEM_SETTINGS, Errands
+from laneway.runtime.errands import FOLLOWUPS_MAX, SYSTEM_SETTINGS, Errands
 from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.handles import CURRENT, Job
 from laneway.runtime.journal import Journal
@@ -76,7 +76,6 @@ __all__ = ("Handler", "MailEngine")
 _log = logging.getLogger("laneway")
 
 Handler = Callable[[Turn], Awaitable[str | None]]
-FOLLOWUPS_MAX = 5
 RELOAD_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 CLOSE_PATIENCE_S = 10
 HOLD_MS = 3_600_000  # while a session is put together again, nothing begins in it
