@@ -31,7 +31,10 @@ class Delegating(ABC):
     delegates: Delegates
     host: Host
     owner: Owner
+    key: tuple[str, str]
+    parent: AsyncSession | None
     depth: int
+    is_waited_for = False  # by its parent
     _runs: dict[str, Run]
     _watchers: list[EventStream]
     _opening: asyncio.Task[None] | None
@@ -114,6 +117,11 @@ class Delegating(ABC):
         return owner == own or (
             owner[:2] == own[:2] and owner.session.startswith(f"{own.session}{MARK}") and is_child_id(owner.session)
         )
+
+    def waiting_line(self) -> tuple[tuple[str, str], ...]:
+        """This session, and those that wait for it: a tool here must not wait for any of them."""
+        above = self.parent.waiting_line() if self.parent is not None and self.is_waited_for else ()
+        return (*above, self.key)
 
     async def opened(self) -> None:
         """Wait until it has been opened, or could not be."""

@@ -529,6 +529,7 @@ class Delegates:
             env=parent._env,
             parent=parent,
         )
+        child.is_waited_for = errand.awaited
         child.skills.inherit(*(_Held(title, rules) for title, rules in errand.held), definition)
         return child
 
@@ -695,6 +696,10 @@ class Delegates:
         desk.dismiss(owner)
 
     # ---- questions ----
+
+    def at_work(self) -> list[asyncio.Future[None]]:
+        """The ends of the sub-agents at work."""
+        return [sub.over for sub in self._live.values() if not sub.over.done()]
 
     def sessions(self) -> list[AsyncSession]:
         """The sessions of the sub-agents at work, also those that are being opened."""

@@ -314,7 +314,7 @@ class CallMaker:
             began_ms = self._run.now()
             order = self._session.externals.order_of(each.asked, each.handler, task_id_of(each.asked.key))
             self._run.emit(pending_event(order, payload=order.payload, attempt=attempt))
-        token = INSIDE.set((*INSIDE.get(), self._session.key))
+        token = INSIDE.set((*INSIDE.get(), *self._session.waiting_line()))
         success, error = False, "it was ended"
         try:
             output = await heard_run(each.asked.tool, copied(each.arguments), self._context(each, attempt))
@@ -508,7 +508,7 @@ class CallMaker:
             text = f"[Unknown: {text_of(error)}]" if may_have_run else f"[Failed: {describe(error)}]"
             return result(output=text, status=ResultStatus.UNKNOWN if may_have_run else ResultStatus.ERROR)
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises is told to the model
-            _log.info("tool %s failed: %s", each.call.name, describe(error))
+            _log.warning("tool %s failed: %s", each.call.name, describe(error), exc_info=error)
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
         if each.end is not None and each.end.state in TASK_ENDS:
             return self._task_result(each, each.end)

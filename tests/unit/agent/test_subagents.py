@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from laneway.agent.session import AsyncSession
 from laneway.errors import ClosedError, ConfigError, RunCancelledError, RunFailedError, UsageError
 from laneway.mail import MessageKind
 from laneway.models import call, fail, say
+from laneway.tools import tool
 from tests.agent_stage import (
     QUEUES,
     Bench,
@@ -331,6 +333,29 @@ async def test_a_child_that_the_host_ends_is_told_as_cancelled_and_the_parent_go
         assert not await session.cancel_subagent(report.task_id)
         await sent
         assert cast.said_to("go") == ["[The sub-agent was cancelled: not needed]"]
+
+
+@pytest.mark.parametrize("call_name", ["task", "spawn"])
+@staged
+async def test_a_tool_of_a_child_that_would_wait_for_a_session_that_waits_for_it_is_refused(call_name: str) -> None:
+    cast = Cast(go=[[call(call_name, prompt="find")]], find=[[call("ask_above")]])
+    sessions: list[AsyncSession] = []
+
+    @tool
+    async def ask_above() -> str:
+        """Ask the session above."""
+        return (await sessions[0].send("a question")).text
+
+    async with opened(cast.model, [ask_above], queue=True, subagents=True) as session:
+        sessions.append(session)
+        await session.send("go")
+        await session.wait_idle()
+        await passing()
+        [told] = cast.said_to("find")
+        if call_name == "task":
+            assert "waits for that session, which waits for the tool" in told
+        else:  # nobody waits for it
+            assert told == "done a question"
 
 
 # ---- spawn ----
