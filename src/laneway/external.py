@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -102,8 +103,12 @@ class ExternalTaskResult:
                 raise UsageError(f"a result has success, result and error, not {sorted(map(str, strange))}")
             found = cls(**{"success": not value.get("error"), **value})
         else:  # the bare result of something that worked
-            if isinstance(value, Mapping) and {str(name).casefold() for name in value} & {"success", "error"}:
-                raise UsageError(f"a result has success, result and error in lower case, not {sorted(map(str, value))}")
+            missed = _near_miss(value) if isinstance(value, Mapping) else ""
+            if missed:
+                raise UsageError(
+                    f"{missed!r} is no word of a result: it has success, result and error",
+                    hint="to give a result that looks like this, put it under result",
+                )
             found = cls(result=value)
         found.check()
         return found
@@ -140,6 +145,17 @@ class ExternalTaskResult:
             return ToolOutput(text=text_of(shown), is_error=bool(code), exit_code=code)
         said = text_of(self.error or "the worker says that it failed")
         return ToolOutput(text=f"{text_of(shown)}\n{said}".strip(), is_error=True, exit_code=code)
+
+
+def _near_miss(value: Mapping[Any, Any]) -> str:
+    """A word that was meant to say whether it worked; a no that is misspelled must not be a yes."""
+    for name, said in value.items():
+        word = str(name).casefold()
+        if difflib.get_close_matches(word, ("success", "error"), n=1, cutoff=0.75):
+            return str(name)
+        if word in ("ok", "succeeded", "failed", "failure") and isinstance(said, bool):
+            return str(name)
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

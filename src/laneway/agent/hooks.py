@@ -322,7 +322,7 @@ class Hooks:
 
     def _failed(self, hook: _Registered, told: Mapping[str, Any], error: Exception) -> str:
         rule, said = hook.rule, _said(error)
-        _log.warning("hook %r failed on %s: %s", rule.hook_id, rule.event_type, said)
+        _log.warning("hook %r failed on %s: %s", rule.hook_id, rule.event_type, said, exc_info=error)
         if self._on_event is not None:
             self._on_event(
                 HookFailedEvent(

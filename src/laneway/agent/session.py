@@ -409,7 +409,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             )
 
     async def wait_idle(self) -> None:
-        """Wait until nothing runs and nothing waits here."""
+        """Wait until nothing runs and nothing waits here, and no sub-agent is at work."""
         await self.ready()
         engine = self.host.inbox.engine
         while True:
@@ -418,7 +418,10 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
                 await engine.journal.settled()
             box = engine.kernel.boxes.get(self.owner)
             if box is None or box.is_idle:
-                return
+                if not self.delegates.at_work():
+                    return
+                await asyncio.wait(self.delegates.at_work())  # the end of one is a message to this session
+                continue
             items = box.turn.items if box.turn is not None else box.waiting_items()
             message = next((item.id for item in items if item.state is not MessageState.HELD), "")
             if message:

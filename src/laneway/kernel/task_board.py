@@ -674,6 +674,7 @@ class TaskBoard:
         self._change(entry, change)
         entry.reason = reason[:REASON_MAX]
         entry.ended_ms = entry.ended_ms or wall
+        entry.payload = "{}"  # nobody needs it any more, and it may be long
         if self.live.pop(entry.task_id, None) is not None:
             tasks = self.by_owner[entry.owner]
             del tasks[entry.task_id]

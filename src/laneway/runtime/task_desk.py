@@ -47,6 +47,7 @@ Listener = Callable[[TaskNews], None]
 Filter = tuple[frozenset[str], frozenset[str]]
 
 CLAIM_MAX = 1_000
+BIG = 10_000
 NAME_MAX = 200
 NAMES_MAX = 1_000
 SAVE_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
@@ -392,6 +393,8 @@ class TaskDesk:
             for waiter in self._waiting.get(entry.task_id, ()):
                 if not waiter.done():
                     waiter.set_result(entry.end)
+            if entry.result is not None and len(str(entry.result.result)) > BIG:
+                self.board.finished.pop(entry.task_id, None)  # the store has it, should anybody still ask
         elif isinstance(error, FencedError):
             del self._unsaved[entry.task_id]
             self._fail_waiting(entry.task_id, error)

@@ -172,6 +172,10 @@ async def test_a_lane_may_fall_back_on_this_process_for_what_nobody_took_and_onl
         (({"result": {1, 2}},), "result must be JSON"),
         (({"result": float("nan")},), "result must be JSON"),
         (({"error": 5},), "error is text"),
+        (({"sucess": True},), "is no word of a result"),
+        (({"Success": False, "Error": "no"},), "is no word of a result"),
+        (({"ok": False},), "is no word of a result"),
+        ((None,), "not said what became"),
         (({"result": "x" * 11_000_000},), "at most"),
     ],
 )
@@ -325,6 +329,21 @@ async def test_what_no_worker_had_is_withdrawn_without_a_doubt() -> None:
         with pytest.raises(Exception, match="ended"):
             await sent
         assert [entry.state.value for entry in await session.ledger()] == ["failed"]
+
+
+@simulated
+async def test_a_call_that_fell_back_and_was_cut_off_is_not_made_again() -> None:
+    handlers = {"execute": LaneHandlerConfig("external", 100, fallback=True)}
+    async with outside(use("act", "a"), lane_handlers=handlers) as (session, model, bench):
+        bench.held.add("a")
+        sent = sending(session, "go")
+        await bench.begun("a").wait()
+        await session.cancel()
+        with pytest.raises(Exception, match="ended"):
+            await sent
+        assert bench.began == ["a"]
+        assert [entry.state.value for entry in await session.ledger()] == ["unknown"]
+        assert len(model.requests) == 1
 
 
 # ---- workers ----
@@ -494,4 +513,75 @@ def test_tasks_of_a_run_that_does_not_go_on_are_withdrawn() -> None:
         assert await session.pending_external_tasks() == []
 
     world.go_on(then, queue_config=CONFIG, on_crash="report")
-    assert [row.state for row in world.rows("task")] in (["withdrawn"], ["unknown"])
+    assert [row.state for row in world.rows("task")] == ["withdrawn"]
+
+
+SHORT = SessionQueueConfig(lane_handlers={"execute": LaneHandlerConfig("external", 100, fallback=True)})
+
+
+def test_a_call_that_fell_back_when_the_process_died_is_unknown_and_not_made_again() -> None:
+    world = World()
+    before = world.crash([[call("pay", name=WAITS)]], queue_config=SHORT)
+    assert before.names() == [f"pay {WAITS}"]
+    trade = Trade()
+
+    async def then(session: AsyncSession) -> None:
+        await session.wait_idle()
+        assert [entry.state.value for entry in await session.ledger()] == ["unknown"]
+
+    model = world.go_on(then, [say("done")], trade=trade, queue_config=SHORT)
+    assert trade.keys == []
+    assert "may have had its effect" in results(model.requests[-1])[0].output
+
+
+def test_nothing_falls_back_after_a_restart() -> None:
+    world = World()
+    gone(world, [[call("pay", name="x")]])
+    trade = Trade()
+
+    async def then(session: AsyncSession) -> None:
+        await session.wait_idle()
+        assert [entry.state.value for entry in await session.ledger()] == ["failed"]
+
+    model = world.go_on(then, [say("done")], trade=trade, queue_config=SHORT)
+    assert trade.keys == []
+    assert "It was not run" in results(model.requests[-1])[0].output
+
+
+def test_what_was_handed_out_before_a_restart_may_have_been_made() -> None:
+    world = World()
+
+    async def main() -> None:
+        async with world.process(ScriptedModel([[call("pay", name="x")]]), Trade().tools(), queue_config=CONFIG) as (
+            session,
+            store,
+        ):
+            await session.followup("go")
+            await pending(session)
+            store.die()
+
+    run_sim(main(), seed=0)
+
+    async def then(session: AsyncSession) -> None:
+        await session.wait_idle()
+        assert [entry.state.value for entry in await session.ledger()] == ["unknown"]
+
+    model = world.go_on(then, [say("done")], queue_config=CONFIG)
+    assert "may have had its effect" in results(model.requests[-1])[0].output
+
+
+@pytest.mark.parametrize("on_crash", ["report", "ask"])
+def test_a_task_whose_run_does_not_go_on_is_given_to_nobody(on_crash: str) -> None:
+    world = World()
+    gone(world, [[call("pay", name="x")]])
+
+    async def then(session: AsyncSession) -> None:
+        assert await desk(session).claim("w1", wait_ms=10) == []
+        for request in await session.approvals():
+            await session.deny(request.id, "no")
+        await session.wait_idle()
+        assert await desk(session).claim("w1", wait_ms=10) == []
+        assert [entry.state.value for entry in await session.ledger()] == ["failed"]
+
+    world.go_on(then, queue_config=CONFIG, on_crash=on_crash)
+    assert [row.state for row in world.rows("task")] == ["withdrawn"]
