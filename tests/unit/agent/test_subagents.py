@@ -473,6 +473,20 @@ async def test_a_child_has_ended_only_when_what_it_spawned_has_and_its_last_word
         assert cast.said_to("go") == ["all of it"]
 
 
+@staged
+async def test_a_model_that_spawns_whenever_it_hears_of_an_end_is_stopped_after_five() -> None:
+    cast = Cast(go=[[call("spawn", prompt="find", description="it")]])
+    note = '[System note] Sub-agent "it" is done. Result:\ndone find'
+    cast.parts[note] = [[call("spawn", prompt="find", description="it")]]
+    async with opened(cast.model, subagents=True) as session:
+        await session.send("go")
+        for _ in range(20):
+            await passing()
+            await session.wait_idle()
+        assert cast.asked.count("find") == 5
+        assert "may spawn none" in cast.said_to(note)[-1]
+
+
 # ---- request_followup ----
 
 

@@ -10,10 +10,10 @@ import pytest
 from laneway.models import call
 from laneway.options import PermissionPolicy, SessionQueueConfig
 from laneway.policies import ConfirmationPolicy
-from tests.agent_stage import QUEUES, Bench, one, opened, prompts, sending
+from tests.agent_stage import QUEUES, Bench, Watch, one, opened, prompts, sending
 from tests.inbox_stage import staged
 from tests.stage import passing
-from tests.subagent_stage import Cast
+from tests.subagent_stage import Cast, nested
 
 
 @pytest.mark.parametrize("queue", QUEUES)
@@ -99,6 +99,29 @@ async def test_external_tasks_of_a_sub_agent_are_seen_and_completed_at_its_paren
         assert cast.said_to("find") == ["made elsewhere"]
         assert await session.complete_external_task(task["task_id"], "made elsewhere")
         assert bench.began == []
+
+
+@staged
+async def test_what_a_grandchild_asks_and_sends_out_is_told_at_the_first_session() -> None:
+    bench = Bench()
+    cast = nested(2)
+    cast.parts["level 2"] = [[one("act", "a")], [one("put", "b")]]
+    options: dict[str, Any] = {
+        "permission_policy": PermissionPolicy(allow=("task", "put")),
+        "confirmation_policy": ConfirmationPolicy(),
+        "queue": SessionQueueConfig().set_lane_handler("execute", "external"),
+    }
+    async with opened(cast.model, bench, subagents=True, **options) as session:
+        watch = Watch(session.subscribe())
+        sent = sending(session, "go")
+        await passing()
+        [asked] = watch.of("confirmation_required")
+        assert await session.confirm_tool_use(asked.approval_id, approved=True)
+        for number in (1, 2):
+            await passing()
+            assert len(watch.of("external_task_pending")) == number
+            await session.complete_external_task(watch.of("external_task_pending")[-1].task_id, "made elsewhere")
+        assert (await sent).text == "done go"
 
 
 @staged
