@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from laneway.errors import LanewayError, ModelError, describe, text_of
 from laneway.kernel.checkpoints import to_json
 from laneway.ports import Tool
 
-__all__ = ("heard_answer", "heard_output", "heard_run")
+__all__ = ("heard_answer", "heard_output", "heard_run", "trace_of")
 
 COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -65,6 +66,11 @@ def _call(call: object, refuse: Any) -> ToolCall:
         if not isinstance(getattr(call, name), str):
             raise refuse(f"a call whose {name} must be text", getattr(call, name))
     return ToolCall(id=text_of(call.id), name=text_of(call.name), arguments=text_of(call.arguments))
+
+
+def trace_of(error: BaseException) -> str:
+    """Where an error of somebody's code comes from, for a log: text that can be written anywhere."""
+    return text_of("".join(traceback.format_exception(error)).rstrip())
 
 
 async def heard_run(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from laneway.agent.hearing import trace_of
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, HookFailedEvent
 from laneway.errors import ConfigError, describe, text_of
@@ -322,7 +323,7 @@ class Hooks:
 
     def _failed(self, hook: _Registered, told: Mapping[str, Any], error: Exception) -> str:
         rule, said = hook.rule, _said(error)
-        _log.warning("hook %r failed on %s: %s", rule.hook_id, rule.event_type, said, exc_info=error)
+        _log.warning("hook %r failed on %s: %s\n%s", rule.hook_id, rule.event_type, said, trace_of(error))
         if self._on_event is not None:
             self._on_event(
                 HookFailedEvent(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from laneway.agent.externals import pending_event, task_id_of, watched_end
 from laneway.agent.gates import Asked, Refusal
-from laneway.agent.hearing import heard_run
+from laneway.agent.hearing import heard_run, trace_of
 from laneway.agent_events import (
     PermissionDeniedEvent,
     ToolEndEvent,
@@ -508,7 +508,7 @@ class CallMaker:
             text = f"[Unknown: {text_of(error)}]" if may_have_run else f"[Failed: {describe(error)}]"
             return result(output=text, status=ResultStatus.UNKNOWN if may_have_run else ResultStatus.ERROR)
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises is told to the model
-            _log.warning("tool %s failed: %s", each.call.name, describe(error), exc_info=error)
+            _log.warning("tool %s failed: %s\n%s", each.call.name, describe(error), trace_of(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
         if each.end is not None and each.end.state in TASK_ENDS:
             return self._task_result(each, each.end)
