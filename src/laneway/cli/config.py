@@ -15,11 +15,13 @@ from rich.text import Text
 
 from laneway.config import Effective, Layer, Problem, Value, json_schema, load
 from laneway.config import check as check_file
+from laneway.config.agent_view import Seen, is_of_agent, seen_by_agent, seen_by_inbox
 from laneway.errors import ConfigError, reaction_to
 
 __all__ = ("config",)
 
 HIDDEN = "(hidden)"
+UNUSED = " (an agent does not use it)"
 WIDE = 500  # in a pipe a line stays a line
 
 config = typer.Typer(
@@ -61,20 +63,33 @@ def explain(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Set a value: queue.mode=steer.", metavar="KEY=VALUE")
     ] = None,
+    of_agent: Annotated[
+        bool | None,
+        typer.Option(
+            "--agent/--inbox",
+            help="Show the values as an agent has them, or as an inbox; by default as the settings look.",
+            show_default=False,
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show settings that nobody has set, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all settings.")] = False,
 ) -> None:
-    """Show every value in force and where it came from."""
+    """Show every value in force and where it came from.
+
+    With settings that only an agent has, these are the values of an agent.
+    """
     effective = load(file, environ=os.environ, workspace=workspace, overrides=overrides or ())
+    for_agent = is_of_agent(effective) if of_agent is None else of_agent
+    found = seen_by_agent(effective) if for_agent else seen_by_inbox(effective)
     if as_json:
-        print(json.dumps(_facts(effective), indent=2, ensure_ascii=False))
+        print(json.dumps(_facts(effective, found, for_agent), indent=2, ensure_ascii=False))
         return
     table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="bold")
-    for value in effective.values:
+    for value, is_used in ((each.value, each.is_used) for each in found):
         if every or value.value not in (None, "", ()) or value.origin.layer is not Layer.DEFAULT:
             style = "dim" if value.origin.layer is Layer.DEFAULT else ""
             # Text, since a value may look like markup; fold, since a path that is cut short is of no use.
-            cells = (value.name, _shown(value), str(value.origin))
+            cells = (value.name, _shown(value), f"{value.origin}{'' if is_used else UNUSED}")
             table.add_row(*(Text(cell, style=style, overflow="fold") for cell in cells))
     Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
@@ -99,16 +114,22 @@ def _report(file: str, problems: tuple[Problem, ...]) -> dict[str, Any]:
     return {"file": file, "good": not problems, "problems": listed}
 
 
-def _facts(effective: Effective) -> dict[str, Any]:
-    return {"files": list(effective.files), "settings": [_fact(value) for value in effective.values]}
+def _facts(effective: Effective, found: tuple[Seen, ...], for_agent: bool) -> dict[str, Any]:
+    whose = "agent" if for_agent else "inbox"
+    return {
+        "files": list(effective.files),
+        "of": whose,
+        "settings": [_fact(each.value, each.is_used) for each in found],
+    }
 
 
-def _fact(value: Value) -> dict[str, Any]:
+def _fact(value: Value, is_used: bool) -> dict[str, Any]:
     origin = value.origin
     return {
         "setting": value.name,
         "value": None if value.hidden else value.value,
         "hidden": value.hidden,
+        "used": is_used,
         "origin": {
             "layer": str(origin.layer),
             "file": origin.file or None,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
+from laneway.config.agent_kinds import RuleText
 from laneway.config.declaring import MS, SOME_MS, Setting, Sub, always, with_password
 from laneway.config.kinds import Choice, Flag, Number, Several, Text, Whole, word_of
 from laneway.options import SESSION_LANES
@@ -41,7 +42,7 @@ TOOL_NAMES: Final = Several(item=word_of(*BUILT_IN), most=100)
 EFFECT: Final = Choice(words=Effect, parse=lambda text: Effect(text.strip().casefold()))
 NAMES: Final = Several(item=Text(least=1, most=512))
 DIRS: Final = Several(item=Text(least=1, most=4096))
-RULES: Final = Several(item=Text(least=1, most=4096), most=10_000)
+RULES: Final = Several(item=RuleText(), most=10_000)
 TOKENS: Final = Whole(least=1, most=1_000_000_000)
 PRICE: Final = Number(least=0, most=1_000_000)
 LISTED: Final = "what the price list says"

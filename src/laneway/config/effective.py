@@ -21,7 +21,7 @@ from laneway.config.reading import Reading
 from laneway.config.settings import QUEUE_SHAPE, QUEUE_SHAPE_DEFAULTS, TOOL_QUEUE, Settings
 from laneway.config.shape import Declared, DeclaredSub, root, settings_of, subs_of
 from laneway.config.shape import Path as Keys
-from laneway.config.together import together
+from laneway.config.together import missing_folders, together
 
 __all__ = ("Effective", "Value", "check", "load", "load_text")
 
@@ -82,6 +82,7 @@ class _Layers:
     problems: list[Problem] = field(default_factory=list)
     named: list[Keys] = field(default_factory=list)
     written: dict[Keys, Written] = field(default_factory=dict)
+    refused: dict[Keys, Assignment] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     shape: Origin | None = None
     is_shape_known: bool = False
@@ -90,16 +91,18 @@ class _Layers:
         """Take in a file."""
         problems = Problems(os.fspath(path))
         self.files.append(problems.source)
-        return self.take(read_file(path, problems), layer, problems)
+        folder = os.path.dirname(os.path.abspath(problems.source))
+        return self.take(read_file(path, problems), layer, problems, folder)
 
-    def take(self, node: Node | None, layer: Layer, problems: Problems) -> Reading:
+    def take(self, node: Node | None, layer: Layer, problems: Problems, folder: str = "") -> Reading:
         """Take in what was read, and what was wrong with it."""
-        reading = Reading(layer=layer, environ=self.environ, problems=problems)
+        reading = Reading(layer=layer, environ=self.environ, problems=problems, folder=folder)
         reading.read(node, root(in_workspace=layer is Layer.WORKSPACE))
         self.problems += problems.found
         self.assignments += reading.assignments
         self.named += reading.named
         self.written |= reading.written
+        self.refused |= reading.refused
         return reading
 
     def note_shape(self, reading: Reading, home: Keys) -> None:
@@ -153,10 +156,12 @@ def load_text(text: str, ending: str, *, source: str, environ: Mapping[str, str]
 
 
 def check(path: AnyPath, *, environ: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Everything that is wrong with one file."""
+    """Everything that is wrong with one file, in the order of its lines; folders that it names have to be there."""
     layers = _Layers(environ)
     layers.read(path, Layer.FILE)
-    return tuple(layers.problems or together(_by_path(layers.assignments), layers.written))
+    found = _by_path(layers.assignments)
+    problems = [*layers.problems, *together(found, layers.written, layers.refused), *missing_folders(found)]
+    return tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
 
 
 def _in_force(layers: _Layers, overrides: Sequence[str]) -> Effective:
@@ -164,8 +169,8 @@ def _in_force(layers: _Layers, overrides: Sequence[str]) -> Effective:
     from_options, more_problems = read_overrides(overrides)
     layers.problems += [*problems, *more_problems]
     stronger = [*from_environ, *from_options]
-    if not layers.problems:
-        layers.problems += together(_by_path((*layers.assignments, *stronger)), layers.written)
+    if not problems and not more_problems:  # else what is said to be missing may have been meant by those
+        layers.problems += together(_by_path((*layers.assignments, *stronger)), layers.written, layers.refused)
     if layers.problems:
         raise InvalidConfigError(layers.problems)
     return _merged(layers, stronger)
@@ -187,6 +192,7 @@ def _read_workspace(layers: _Layers, main: Reading | None, workspace: AnyPath) -
         layers.assignments += [each for each in inline if each.path != ("path",)]
         layers.named += [each[2:] for each in main.named if each[:2] == home and len(each) > len(home)]
         layers.written |= {path[2:]: each for path, each in main.written.items() if path[:2] == home != path}
+        layers.refused |= {path[2:]: each for path, each in main.refused.items() if path[:2] == home != path}
         folder = next((_folder(main, each.value) for each in inline if each.path == ("path",)), "")
     if not folder:
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from laneway.config.agent_blocks import EFFECT, NAMES, TOOL_LANE
-from laneway.config.declaring import SOME_MS, Setting, always
+from laneway.config.declaring import SOME_MS, Setting, always, from_folder
 from laneway.config.kinds import Flag, Several, Text, word_of
 from laneway.records import Effect
 
@@ -78,7 +78,12 @@ class McpBlock:
     ] = field(default_factory=dict, repr=False)
     cwd: Annotated[
         str | None,
-        Setting(kind=Text(least=1, most=4096), says="The folder in which it is started.", unset="that of this process"),
+        Setting(
+            kind=Text(least=1, most=4096),
+            says="The folder in which it is started.",
+            unset="that of this process",
+            rooted=from_folder,
+        ),
     ] = None
     url: Annotated[
         str | None,

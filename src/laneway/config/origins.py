@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-__all__ = ("Assignment", "Layer", "Origin", "Written")
+__all__ = ("UNREAD", "Assignment", "Layer", "Origin", "Written")
+
+UNREAD: Final = object()
+"""The value of a setting that stands in a file and could not be read."""
 
 
 class Layer(StrEnum):

@@ -21,6 +21,9 @@ YAML and HCL need the extra `config`: `pip install "laneway[config]"`. Every key
 or kebab-case, but once in its block. An unknown key is refused with its line and what was probably meant. An empty file
 sets nothing.
 
+A relative path in a file (`skill_dirs`, `agent_dirs`, `session_store`, `queue.storage_path`, `cwd` of a server, `path`
+of a workspace) is meant from the folder of that file; one in a variable, an option or a text from that of the process.
+
 `laneway config check FILE` finds everything that is wrong with a file, `laneway config explain` says where each value
 in force came from, `laneway config schema` prints a JSON Schema for editors.
 """

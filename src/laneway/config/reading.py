@@ -10,7 +10,7 @@ from typing import Any, Final
 from laneway.config.agent_blocks import SESSION_LANE
 from laneway.config.kinds import Kind, RefusedError, Several, Tree
 from laneway.config.nodes import Entry, Items, Node, Place, Scalar, Table
-from laneway.config.origins import Assignment, Layer, Origin, Written
+from laneway.config.origins import UNREAD, Assignment, Layer, Origin, Written
 from laneway.config.problems import Problems, closest, shown
 from laneway.config.references import Expanded, Template, expand
 from laneway.config.shape import STAR, Block, Each, Leaf, Path, Way, words
@@ -85,16 +85,20 @@ class Reading:
     """Reads one file. `assignments` are what it sets, in its order.
 
     `blocks` says where each block of the settings began, `written` which of them stand there with keys or as an empty
-    block, `named` which lanes, channels and workspaces there are.
+    block, `named` which lanes, channels and workspaces there are. `refused` are settings that stand there and cannot be
+    used, or are misspelled: nobody should say that they are missing. With a `folder`, that of the file, relative paths
+    are meant from there.
     """
 
     layer: Layer
     environ: Mapping[str, str]
     problems: Problems
+    folder: str = ""
     assignments: list[Assignment] = field(default_factory=list)
     blocks: dict[Path, tuple[str, Place]] = field(default_factory=dict)
     written: dict[Path, Written] = field(default_factory=dict)
     named: list[Path] = field(default_factory=list)
+    refused: dict[Path, Assignment] = field(default_factory=dict)
     _set: dict[Path, Assignment] = field(default_factory=dict)
 
     def read(self, node: Node | None, block: Block) -> None:
@@ -164,6 +168,7 @@ class Reading:
                     setting=path,
                     hint=unknown_key(block, entry.key),
                 )
+                self._note_misspelled(block, entry, names, path)
             elif self._is_first(entry, seen, _identity(block.keys[name], name), path):
                 self._way(block.keys[name], entry, names, path)
 
@@ -178,10 +183,26 @@ class Reading:
             path = f"{written}.{entry.key}"
             if wrong := name_problem(each.names, entry.key):
                 self.problems.add(entry.place, wrong, setting=path)
+                self._look_into(each, entry, (*names, entry.key), path)
             elif self._is_first(entry, seen, entry.key, path):
                 if each.home:
                     self._name((*fill(each.home, names), entry.key), entry)
                 self._way(each.way, entry, (*names, entry.key), path)
+
+    def _look_into(self, each: Each, entry: Entry, names: tuple[str, ...], written: str) -> None:
+        """Say what is wrong below a name that cannot be one; nothing of it is taken."""
+        aside = Reading(layer=self.layer, environ=self.environ, problems=self.problems, folder=self.folder)
+        aside._way(each.way, entry, names, written)
+
+    def _note_misspelled(self, block: Block, entry: Entry, names: tuple[str, ...], written: str) -> None:
+        """A key that there is not may be meant as one that there is."""
+        way = block.keys.get(block.find(closest(entry.key, words(block))) or "")
+        if isinstance(way, Leaf):
+            self._note_refused(fill(way.target, names), entry.place, written)
+
+    def _note_refused(self, target: Path, place: Place, written: str) -> None:
+        origin = self._origin(target, place)
+        self.refused.setdefault(target, Assignment(path=target, value=UNREAD, origin=origin, written=written))
 
     def _name(self, home: Path, entry: Entry) -> None:
         self.named.append(home)
@@ -207,14 +228,17 @@ class Reading:
         target = fill(leaf.target, names)
         taken = _Taken()
         if not self._references_hold(node, taken, written):
+            self._note_refused(target, node.place, written)
             return
         try:
             value = self._value_of(leaf, node, taken, written)
-        except RefusedError as refused:
-            self._refuse(leaf, node, taken, refused, written)
+        except (RefusedError, _NotedError) as refused:
+            if isinstance(refused, RefusedError):
+                self._refuse(leaf, node, taken, refused, written)
+            self._note_refused(target, node.place, written)
             return
-        except _NotedError:
-            return
+        if self.folder and leaf.setting.rooted is not None:
+            value = leaf.setting.rooted(value, self.folder)
         origin = self._origin(target, node.place)
         hidden = taken.hidden or leaf.setting.hides(value)
         self._assign(Assignment(path=target, value=value, origin=origin, written=written, hidden=hidden), node.place)

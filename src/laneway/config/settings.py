@@ -38,7 +38,18 @@ from laneway.config.agent_blocks import (
     RateBlock,
     RetryBlock,
 )
-from laneway.config.declaring import MS, SOME_MS, SOME_WIDTH, WIDTH, Setting, Sub, with_password
+from laneway.config.agent_kinds import ModelName
+from laneway.config.declaring import (
+    MS,
+    SOME_MS,
+    SOME_WIDTH,
+    WIDTH,
+    Setting,
+    Sub,
+    from_folder,
+    store_from_folder,
+    with_password,
+)
 from laneway.config.gate_blocks import ConfirmationBlock, McpBlock
 from laneway.config.kinds import Choice, Flag, Number, Text, Tree, Whole, word_of
 from laneway.mail import CAP_MAX, Drop, Mode, OnCrash
@@ -166,6 +177,7 @@ class QueueBlock:
             kind=Text(least=1, most=4096),
             says="A folder that keeps dead letters and submitted payloads over a restart.",
             unset="none: in memory",
+            rooted=from_folder,
         ),
     ] = None
     pressure_threshold: Annotated[
@@ -261,7 +273,7 @@ class Settings:
     default_model: Annotated[
         str | None,
         Setting(
-            kind=Text(least=1, most=500),
+            kind=ModelName(),
             says="The model of an agent: `scripted`, or a provider and a model such as `openai/gpt-5`.",
             unset="the one that a session names",
         ),
@@ -315,6 +327,7 @@ class Settings:
             aliases=("sessions_dir",),
             unset="in memory",
             secret=with_password,
+            rooted=store_from_folder,
         ),
     ] = field(default=None, repr=False)
     on_crash: Annotated[
@@ -329,11 +342,13 @@ class Settings:
         tuple[str, ...] | None,
         Setting(kind=NAMES, says="The variables that the shell tool may see.", unset="a few harmless ones"),
     ] = None
-    skill_dirs: Annotated[tuple[str, ...] | None, Setting(kind=DIRS, says="The folders with skills.", unset="none")] = (
-        None
-    )
+    skill_dirs: Annotated[
+        tuple[str, ...] | None,
+        Setting(kind=DIRS, says="The folders with skills.", unset="none", rooted=from_folder),
+    ] = None
     agent_dirs: Annotated[
-        tuple[str, ...] | None, Setting(kind=DIRS, says="The folders with definitions of sub-agents.", unset="none")
+        tuple[str, ...] | None,
+        Setting(kind=DIRS, says="The folders with definitions of sub-agents.", unset="none", rooted=from_folder),
     ] = None
     planning: Annotated[
         bool | None, Setting(kind=Flag(), says="Whether a run makes a plan first.", unset="`false`")

@@ -1,20 +1,27 @@
-"""Rules about settings that belong together: what no single value can be blamed for."""
+"""Rules about settings that belong together, and about folders: what no single value can be blamed for."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from typing import Final
 
-from laneway.config.origins import Assignment, Origin, Written
+from laneway.config.origins import UNREAD, Assignment, Origin, Written
 from laneway.config.problems import Problem
 from laneway.config.shape import Path
 
-__all__ = ("together",)
+__all__ = ("missing_folders", "together")
 
 Found = Mapping[Path, Assignment]
+FOLDERS: Final = ("skill_dirs", "agent_dirs", "cwd")
 
 
-def together(found: Found, written: Mapping[Path, Written]) -> list[Problem]:
-    """What is wrong between the settings of a file, at its top and in each of its workspaces."""
+def together(found: Found, written: Mapping[Path, Written], refused: Found | None = None) -> list[Problem]:
+    """What is wrong between the settings of a file, at its top and in each of its workspaces.
+
+    `refused` are settings that are there but cannot be used: what is wrong with them was said already.
+    """
+    found = {**(refused or {}), **found}
     homes = dict.fromkeys(path[:2] if path[0] == "workspaces" else () for path in (*found, *written))
     return [
         problem
@@ -41,7 +48,7 @@ def _rate(found: Found, written: Mapping[Path, Written], home: Path) -> Iterator
     kind, count = found.get((*block, "limit_type")), found.get((*block, "max_operations"))
     where = written[block].origin if block in written else None
     if kind is not None and kind.value is not None:
-        if kind.value != "unlimited" and not _is_set(found, (*block, "max_operations")):
+        if kind.value is not UNREAD and kind.value != "unlimited" and not _is_set(found, (*block, "max_operations")):
             yield _problem(kind.origin, (*block, "max_operations"), f"a limit {kind.value} needs max_operations")
     elif (place := count.origin if count is not None else where) is not None:
         yield _problem(place, (*block, "limit_type"), "a rate limit needs limit_type")
@@ -79,6 +86,29 @@ def _servers(found: Found, written: Mapping[Path, Written], home: Path) -> Itera
             yield _problem(found[url].origin, url, f"{'.'.join(block)} has a command and a url", "keep one of them")
         elif not _is_set(found, command) and not _is_set(found, url):
             yield _problem(origin, command, f"{'.'.join(block)} needs a command or a url")
+
+
+def missing_folders(found: Found) -> list[Problem]:
+    """The folders that an agent would look into, and that are not there."""
+    problems: list[Problem] = []
+    for path, each in found.items():
+        inside = path[2:] if path[0] == "workspaces" else path
+        if inside[:-1] not in ((), ("mcp_servers", *inside[1:2])) or inside[-1] not in FOLDERS:
+            continue
+        folders = each.value if isinstance(each.value, tuple) else (each.value,)
+        for folder in folders:
+            if folder is not None and not _is_folder(folder):
+                name = "that it names" if each.hidden else repr(folder)
+                hint = "make it, or take it out; a relative path is meant from the folder of the file"
+                problems.append(_problem(each.origin, path, f"{each.written}: there is no folder {name}", hint))
+    return problems
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return os.path.isdir(os.path.expanduser(path))
+    except ValueError:  # a NUL in it
+        return False
 
 
 def _is_set(found: Found, path: Path) -> bool:

@@ -65,6 +65,10 @@ class FileRefusedError(Exception):
     """Why a file is left out."""
 
 
+class NoFrontMatterError(FileRefusedError):
+    """It is a file like any other."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
     """A file that was left out, and why."""
@@ -183,9 +187,13 @@ def read_folders(
         _log.warning("the %s %s is left out: %s", what, problem.path, problem.reason)
         problems.append(problem)
 
-    roots = [os.path.realpath(os.path.expanduser(each)) for each in folders]
-    for root in dict.fromkeys(roots):
-        for path in _paths(root, nested, setting):
+    roots: dict[str, str] = {}
+    for each in folders:
+        roots.setdefault(os.path.realpath(os.path.expanduser(each)), each)
+    for root, given in roots.items():
+        # The folder of one skill itself, in which further files belong to the skill.
+        is_one = bool(nested) and os.path.lexists(os.path.join(root, nested))
+        for path in _paths(root, nested, setting, given=given):
             if len(entries) >= FILES_MAX:
                 leave_out(path, f"there are {FILES_MAX:,} already; nothing more is read from this folder")
                 break
@@ -194,6 +202,10 @@ def read_folders(
                 known = taken.get(made.name.casefold())
                 if known is not None:
                     raise FileRefusedError(f"there is one of the name {made.name!r} already, in {known}")  # noqa: TRY301
+            except NoFrontMatterError as error:
+                if not is_one or os.path.basename(path) == nested:
+                    leave_out(path, str(error))
+                continue
             except FileRefusedError as error:
                 leave_out(path, str(error))
                 continue
@@ -202,13 +214,16 @@ def read_folders(
     return Shelf(entries=entries, problems=tuple(problems))
 
 
-def _paths(root: str, nested: str, setting: str) -> Iterator[str]:
+def _paths(root: str, nested: str, setting: str, *, given: str) -> Iterator[str]:
     """The files of a folder that are meant, in alphabetical order."""
     try:
         names = sorted(os.listdir(root))
     except OSError as error:
         text = f"{setting}: the folder {text_of(root)!r} cannot be read: {error.strerror}"
-        raise ConfigError(text, setting=setting, value=root, hint="make it, or take it out") from None
+        hint = "make it, or take it out"
+        if not os.path.isabs(os.path.expanduser(given)):
+            hint += f"; {text_of(given)!r} is meant from the folder of the process, in a file from that of the file"
+        raise ConfigError(text, setting=setting, value=root, hint=hint) from None
     for name in names[:NAMES_MAX]:
         path = os.path.join(root, name)
         if name.startswith(".") or name.casefold() in NOT_MEANT:
@@ -258,7 +273,7 @@ def _split(text: str) -> tuple[str, str]:
     """The front matter and the body."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if lines[0].rstrip() != FENCE:
-        raise FileRefusedError("it does not begin with front matter: its first line must be ---")
+        raise NoFrontMatterError("it does not begin with front matter: its first line must be ---")
     size = 0
     for number, line in enumerate(lines[1:], 1):
         if line.rstrip() == FENCE:

@@ -383,8 +383,10 @@ def test_a_queue_that_only_speaks_of_tools_leaves_the_defaults_of_messages_alone
 @pytest.mark.parametrize("name", ["agent.hcl", "agent.acl", "my=agent: 1.hcl"])
 def test_a_path_is_read_as_its_ending_says(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(SEED_000, encoding="utf-8")
-    assert load_agent(tmp_path / name, environ={}).queue == SEED_000_QUEUE
-    assert load_agent(str(tmp_path / name), environ={}).queue == SEED_000_QUEUE
+    wanted = SEED_000_QUEUE.copy()
+    wanted.storage_path = str(tmp_path / "queue_data")  # of a file, meant from its folder
+    assert load_agent(tmp_path / name, environ={}).queue == wanted
+    assert load_agent(str(tmp_path / name), environ={}).queue == wanted
 
 
 def test_the_file_of_a_workspace_may_be_hcl(tmp_path: Path) -> None:
