@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,10 @@ SCRIPTED: Final = "scripted"
 COMMON: Final = ("anthropic", "google", "ollama", "openai")
 OLLAMA_URL: Final = "http://localhost:11434/v1"
 NO_KEY: Final = "no-key"
+TRY: Final = f'AsyncAgent("{SCRIPTED}")'
+# How pydantic-ai says that a key is missing, and where it begins to advertise its own ways, which do not exist here.
+MISSING: Final = re.compile(r"Set the `(\w+)` environment variable")
+ADVICE: Final = re.compile(r"\.? To try Pydantic AI")
 
 
 def model_from(model: str | Model, providers: Mapping[str, Any] | None = None, *, clock: Clock | None = None) -> Model:
@@ -92,12 +97,14 @@ def _translated(name: str, provider: str) -> Iterator[None]:
             f"model {name!r} needs a package that is not installed: {error}", setting="model", value=name, hint=EXTRA
         ) from error
     except (UserError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"model {name!r} cannot be opened: {error}",
-            setting="model",
-            value=name,
-            hint=f"see api_key and base_url of provider {provider!r}",
-        ) from error
+        variable = MISSING.search(str(error))
+        if variable is not None:
+            message = f"model {name!r} has no key: the variable {variable[1]} is not set"
+            hint = f"set it, or api_key of provider {provider!r}; to try things out without one: {TRY}"
+        else:
+            message = f"model {name!r} cannot be opened: {ADVICE.split(str(error), maxsplit=1)[0]}"
+            hint = f"see api_key and base_url of provider {provider!r}"
+        raise ConfigError(message, setting="model", value=name, hint=hint) from error
 
 
 def _builder(

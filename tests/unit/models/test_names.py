@@ -55,9 +55,18 @@ def test_a_missing_key_is_found_when_the_model_is_opened(
 ) -> None:
     for variable in variables:
         monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(ConfigError, match=variables[0]) as caught:
+    with pytest.raises(ConfigError, match=f"the variable {variables[0]} is not set") as caught:
         open_model(name)
     assert "api_key" in caught.value.hint
+    assert 'AsyncAgent("scripted")' in caught.value.hint
+    # What pydantic-ai would do about it does not exist here.
+    assert not any(word in str(caught.value) for word in ("Pydantic", "Agent('test')", "Provider(", "https://"))
+
+
+def test_what_else_is_wrong_with_a_provider_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
+    with pytest.raises(ConfigError, match="cannot be opened: Must provide the `azure_endpoint`"):
+        open_model("azure/x", providers={"azure": ProviderSettings(api_key=KEY)})
 
 
 @pytest.mark.parametrize(
