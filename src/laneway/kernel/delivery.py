@@ -412,6 +412,12 @@ class Delivery:
         self._turn_event(TurnEnded, turn, wall, run_ms=max(0, now - turn.began_at), reason=reason)
         self._out.append(Touch(box.owner, turn))
 
+    def look_at(self, owner: Owner, *, now: int) -> None:
+        """See whether a turn of a session may begin now."""
+        box = self.boxes.get(owner)
+        if box is not None:
+            self._consider(box, now)
+
     # ---- approvals ----
 
     def end_approval(

@@ -496,6 +496,7 @@ class MailEngine(Errands):
         closing = self.kernel.closing or entry.cancelled == CLOSING
         if closing and unended and self.kernel.on_crash.runs_again:
             self.kernel.give_back(entry, reason, now=now, wall=wall)
+            self.kernel.look_at(entry.owner, now=now)
         else:
             closed = closing and state is TurnState.CANCELLED
             self.kernel.end(
