@@ -218,7 +218,8 @@ class Book:
             self.entries[thing.key] = thing
             key = INTENT, thing.id
         else:
-            self.compaction = thing
+            if self.compaction is None or self.compaction.seq <= thing.seq:  # an old one may be written late
+                self.compaction = thing
             key = COMPACTION, str(thing.seq)
         self._refused.pop(key, None)
         waiting = self._waiting.get(key)

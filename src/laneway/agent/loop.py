@@ -527,6 +527,7 @@ class Run:
         line = [one for one in self.book.rounds if origin_of(one.run_id, self.book.lineage) == self.origin]
         seen = frozenset(name for one in line for name in one.messages)
         await turn._engine.take_in(turn, everything=True, among=seen)  # noqa: SLF001 - it has heard these already
+        others = all(one is not self.book.rounds[-1] for one in line)  # have spoken since
         unknown: tuple[str, ...] = ()
         self.planner.resume(self.book, last)
         if last.state is RoundState.ACTING:
@@ -537,7 +538,6 @@ class Run:
         else:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
         self._base = self.book.utterances(turn.conversation, without=self.id)
-        others = self.book.rounds[-1].run_id not in (self.id, last.run_id)
         self.machine.go_on(ids, [Prompt(text=GO_ON.format(prompt=self._prompt_of(rounds)))] if others else [])
         unheard = [message for message in turn.messages if not wanted and message.id not in seen]
         self.machine.add(self.planner.due)
