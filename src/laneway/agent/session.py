@@ -29,6 +29,7 @@ from laneway.agent.host import SUBAGENT_LANE, Host, account_of, host_of
 from laneway.agent.loop import Run
 from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
+from laneway.agent.rule_names import warn_of_rules
 from laneway.agent.session_lanes import SessionLanes
 from laneway.agent.skills import SkilledSession, Skills
 from laneway.agent.streams import AgentStream, EventStream
@@ -186,6 +187,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             extra={
                 "environment": self.settings.environment,
                 "hides": hides(self.settings.permission_policy, self._workspace),
+                "readable": self.skills.readable,
                 "allows_url": allows_url(self.settings.permission_policy),
             },
         )
@@ -206,6 +208,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             bounds = replace(self.settings.messages, mode=None)  # each message says its own
             await host.inbox.engine.set_options(self.owner, bounds, "the settings of the session")
         await self._agent.sources.equip(self)
+        warn_of_rules(self, self._agent)
         await self.externals.open()
         if self.settings.max_subagents is not None:
             host.lanes.resize(SUBAGENT_LANE, self.settings.max_subagents)

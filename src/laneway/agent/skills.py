@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,13 +79,18 @@ class Skill:
         return f"the skill {self.name!r}"
 
     @property
+    def folder(self) -> str:
+        """The folder with the files that it names; empty if it is a single file."""
+        return self.path.removesuffix(f"/{FILE}") if self.path.endswith(f"/{FILE}") else ""
+
+    @property
     def text(self) -> str:
         """What the model is told when it takes it up."""
         lines = [f"[Skill: {self.name}]"]
         if self.allowed is not None:
             lines.append(f"[Tools while you follow it: {', '.join(self.allowed) or 'none'}]")
-        if self.path.endswith(f"/{FILE}"):
-            lines.append(f"[Files that it names are in {self.path.removesuffix(f'/{FILE}')}]")
+        if self.folder:
+            lines.append(f"[Files that it names are in {self.folder}]")
         return "\n".join([*lines, self.instructions])
 
 
@@ -138,6 +144,11 @@ class Skills:
     def offered(self) -> tuple[Skill, ...]:
         """The skills that the model may take up."""
         return tuple(each for each in self.shelf.entries.values() if not each.hidden)
+
+    def readable(self) -> list[str]:
+        """The folders of the skills that the model may take up, or is held to: their files can be read."""
+        own = (*self.offered, *((self._pinned,) if self._pinned is not None else ()))
+        return [each.folder for each in own if each.folder and _is_inside(each.folder)]
 
     def get(self, name: str) -> Skill:
         """A skill by its name; raises `UsageError` if there is none."""
@@ -396,6 +407,12 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 def _read(folders: Sequence[str]) -> Shelf[Skill]:
     return read_folders(folders, _skill, setting="skill_dirs", what="skill", nested=FILE) if folders else Shelf()
+
+
+def _is_inside(folder: str) -> bool:
+    """Whether the folder of a skill is no link to somewhere else: beside it, at most."""
+    real = os.path.realpath(folder)
+    return real == folder or real.startswith(os.path.dirname(folder).rstrip("/") + "/")
 
 
 def _skill(page: Page) -> Skill:

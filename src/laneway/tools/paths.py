@@ -5,6 +5,8 @@ folder of the workspace, one component after another, none of which may be a sym
 between the check and the use is refused, not followed. A file is looked at before it is opened and again when it is
 open, and only plain files are: no devices, and no pipes that would be waited for for ever.
 
+Besides, some folders elsewhere may be read: those of skills. For these the same holds, and nothing in them is changed.
+
 What this cannot see: a hard link or a mount inside the workspace whose content is also elsewhere, and what processes of
 `bash` do, which are not confined at all.
 """
@@ -14,16 +16,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from threading import Event
 from typing import BinaryIO, Final
 
 from laneway.tools.outputs import ToolRefusedError
 
-__all__ = ("Place", "answering_errors", "locate", "open_file", "open_folder", "replace_file", "shown", "stat_place")
+__all__ = (
+    "Place",
+    "answering_errors",
+    "locate",
+    "locate_outside",
+    "open_file",
+    "open_folder",
+    "replace_file",
+    "shown",
+    "stat_place",
+)
 
 PATH_MAX: Final = 4096
 # A folder that may be passed through need not be readable.
@@ -42,15 +54,19 @@ _KINDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A place inside a workspace: `parts` below `root`, without symlinks when they were looked at."""
+    """A place inside a workspace: `parts` below `root`, without symlinks when they were looked at.
+
+    One that `is_outside` lies in another folder that may be read, and is called by its whole path.
+    """
 
     root: str
     parts: tuple[str, ...]
+    is_outside: bool = False
 
     @property
     def shown(self) -> str:
         """As a model gets to see it."""
-        return shown("/".join(self.parts)) or "."
+        return shown(self.path if self.is_outside else "/".join(self.parts)) or "."
 
     @property
     def path(self) -> str:
@@ -59,7 +75,7 @@ class Place:
 
     def child(self, name: str) -> Place:
         """A place in this folder."""
-        return Place(root=self.root, parts=(*self.parts, name))
+        return replace(self, parts=(*self.parts, name))
 
 
 def shown(path: str) -> str:
@@ -86,6 +102,29 @@ def locate(workspace: str, path: str) -> Place:
     if not real.startswith(inside):
         raise ToolRefusedError(f"{shown(path)} is outside of the workspace; only paths inside of it can be used")
     return Place(root=root, parts=tuple(real[len(inside) :].split(os.sep)))
+
+
+def locate_outside(folders: Iterable[str], path: str) -> Place | None:
+    """Where a path leads that lies in one of some other folders, by its own words and by its links; None if in none.
+
+    Only whole paths are taken: what is asked for is then what permissions were asked about.
+    """
+    if not os.path.isabs(path) or "\x00" in path or len(path) > PATH_MAX:
+        return None
+    written = os.path.normpath(path)
+    try:
+        real = os.path.realpath(written)
+    except (UnicodeEncodeError, ValueError):
+        return None
+    for folder in folders:
+        if written == folder or written.startswith(f"{folder}{os.sep}"):
+            root = os.path.realpath(folder)
+            if real == root:
+                return Place(root=root, parts=(), is_outside=True)
+            if not real.startswith(f"{root}{os.sep}"):
+                raise ToolRefusedError(f"{shown(path)} is a link out of {shown(folder)}; it is not followed")
+            return Place(root=root, parts=tuple(real[len(root) + 1 :].split(os.sep)), is_outside=True)
+    return None
 
 
 @contextmanager
@@ -123,7 +162,7 @@ def open_folder(place: Place, *, make: bool = False) -> Iterator[int]:
 
 
 def _parent(place: Place) -> Place:
-    return Place(root=place.root, parts=place.parts[:-1])
+    return replace(place, parts=place.parts[:-1])
 
 
 def stat_place(place: Place) -> os.stat_result:

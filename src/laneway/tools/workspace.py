@@ -22,7 +22,17 @@ from laneway.dialogue import Intent, ToolContext, ToolOutput
 from laneway.records import Effect
 from laneway.tools.outputs import ARTIFACT_PREFIX, ToolRefusedError, artifact_name, in_thread
 from laneway.tools.patches import apply_hunks, parse_diff, reverse
-from laneway.tools.paths import Place, answering_errors, locate, open_file, open_folder, replace_file, shown, stat_place
+from laneway.tools.paths import (
+    Place,
+    answering_errors,
+    locate,
+    locate_outside,
+    open_file,
+    open_folder,
+    replace_file,
+    shown,
+    stat_place,
+)
 from laneway.tools.registry import tool
 from laneway.tools.searches import (
     BINARY_START,
@@ -48,6 +58,7 @@ NOTE_MAX: Final = 100
 LINES_MAX: Final = 2_000
 LISTED_MAX: Final = 1_000
 SEARCH_S: Final = 20.0
+READING: Final = frozenset({"read", "ls", "glob", "grep"})
 
 
 async def _work(context: ToolContext, fn: Callable[[Event], Any]) -> Any:
@@ -62,16 +73,37 @@ async def _work(context: ToolContext, fn: Callable[[Event], Any]) -> Any:
 
 
 def _locate(context: ToolContext, path: str, tool: str) -> Place:
-    """Where a path leads, artifacts included. A link does not lead to what the permissions forbid to this tool."""
+    """Where a path leads, artifacts and files of skills included.
+
+    A link does not lead to what the permissions forbid to this tool.
+    """
     if path.startswith(ARTIFACT_PREFIX):
         name = artifact_name(context, path.removeprefix(ARTIFACT_PREFIX))
         return Place(root=os.path.realpath(context.artifacts), parts=(name,))
-    if not os.path.isdir(context.workspace):
-        raise ToolRefusedError(f"the workspace {shown(context.workspace)} is not there")
-    place = locate(context.workspace, path)
+    place = _elsewhere(context, path, tool)
+    if place is None:
+        if not os.path.isdir(context.workspace):
+            raise ToolRefusedError(f"the workspace {shown(context.workspace)} is not there")
+        place = locate(context.workspace, path)
     is_hidden = _is_hidden(context, tool)
     if is_hidden is not None and is_hidden(place):
         raise ToolRefusedError(f"{shown(path)} leads to {place.shown}, which the permissions forbid to {tool}")
+    return place
+
+
+def _elsewhere(context: ToolContext, path: str, tool: str) -> Place | None:
+    """A place outside the workspace that may be read but not changed; None if the path leads to none."""
+    folders = context.extra.get("readable")
+    if folders is None:
+        return None
+    try:
+        locate(context.workspace, path)
+    except ToolRefusedError:
+        place = locate_outside(folders(), path)
+    else:
+        return None  # what is in the workspace is nothing else beside
+    if place is not None and tool not in READING:
+        raise ToolRefusedError(f"{shown(path)} is a file of a skill: it can be read, but not changed")
     return place
 
 
@@ -80,7 +112,7 @@ def _is_hidden(context: ToolContext, tool: str) -> Callable[[Place], bool] | Non
     hides = context.extra.get("hides")
     if hides is None:
         return None
-    return lambda place: bool(hides("/".join(place.parts) or ".", tool))
+    return lambda place: bool(hides(place.path if place.is_outside else "/".join(place.parts) or ".", tool))
 
 
 # ---- reading ------------------------------------------------------------------------------------------------
