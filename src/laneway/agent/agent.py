@@ -111,6 +111,13 @@ class AsyncAgent:
             raise ConfigError(f"workspace must be a path, not {workspace!r}", setting="workspace", value=workspace)
         if found.session_id is not None:
             check_key(found.session_id, "session id")
+            if is_child_id(found.session_id):
+                raise ConfigError(
+                    f"{found.session_id!r} is the session of a sub-agent, which only its parent opens",
+                    setting="session_id",
+                    value=found.session_id,
+                    hint=f"open {found.session_id.rpartition('~')[0]!r}: its sub-agents go on with it",
+                )
         folder = os.fspath(workspace)
         place = os.path.expanduser(folder)
         if not os.path.exists(place):  # an agent without file tools needs none, and a tool may make it

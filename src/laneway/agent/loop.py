@@ -81,6 +81,8 @@ BUGS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupErro
 """Errors of the code of a model: trying again does not help."""
 MODEL_RETRIES_MS = (500, 2_000, 8_000)
 CHARS_PER_TOKEN = 4  # about
+LIMIT_MAX_MS = 86_400_000  # a day: whoever says more is asked again then
+LIMIT_ODD_MS = 60_000
 RECENT_TOOLS = 10
 KEEP_ROUNDS = 2  # what compaction leaves as it is
 SUMMARY_SYSTEM = (
@@ -430,11 +432,16 @@ class Run:
 
     async def _wait_for_limit(self, error: ModelLimitedError) -> None:
         """The provider says when: its limit is closed for everybody until then, and the run goes on by itself."""
-        until = self.wall() + max(1, error.retry_after_ms)
+        after = error.retry_after_ms
+        if type(after) is not int or after > LIMIT_MAX_MS:
+            _log.warning("model %r says to wait %r ms, which is no time to wait", self.session.model.name, after)
+            after = LIMIT_MAX_MS if type(after) is int else LIMIT_ODD_MS
+        after = max(1, after)
+        until = self.wall() + after
         self.session.host.close_model(account_of(self.session.model), until, text_of(error))
         self.emit(RunWaitingEvent(reason=text_of(error), until_ms=until))
-        await self.hooks.rate_limited(error, retry_after_ms=max(1, error.retry_after_ms), until_ms=until)
-        await self._wait(max(1, error.retry_after_ms), text_of(error))
+        await self.hooks.rate_limited(error, retry_after_ms=after, until_ms=until)
+        await self._wait(after, text_of(error))
 
     async def _wait(self, delay_ms: int, reason: str) -> None:
         """Wait a while; the slots of the turn are lent meanwhile."""

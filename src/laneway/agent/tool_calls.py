@@ -350,21 +350,29 @@ class CallMaker:
                     self._doubtful.add(key)  # nobody took it, but it may have been made by the process that is gone
         return set(self._out)
 
+    async def _offered(self, each: _Call) -> None:
+        """The task, the intent of its call and the answer that asks for it are on disk."""
+        run = self._run
+        if each.has_effect:
+            await self._intend(each)
+        else:
+            assert run.machine.round is not None
+            run.book.keep(run.machine.round)
+            await run.book.committed()
+        if run.turn.cancelled:
+            raise InterruptSignalError("the run is being ended")
+
     async def _send_out(self, each: _Call) -> ToolOutput:
         """Have somebody else make it, and wait for what comes of it."""
         externals, call, run = self._session.externals, each.call, self._run
         task_id = task_id_of(each.asked.key)
         if not self._is_out(each.asked):
             externals.offer(each.asked, each.handler, task_id)
-            if each.has_effect:
-                await self._intend(each)
-            else:
-                assert run.machine.round is not None
-                run.book.keep(run.machine.round)
-                await run.book.committed()
-            if run.turn.cancelled:
-                externals.withdraw(task_id, "the run was ended")
-                raise InterruptSignalError("the run is being ended")
+            try:
+                await self._offered(each)
+            except (asyncio.CancelledError, InterruptSignalError):
+                externals.withdraw(task_id, each.cut or "the run was ended")  # nobody has seen it
+                raise
         args = self._out.get(each.asked.key) or copied(each.arguments)
         run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=args, lane=each.lane))
         externals.publish(task_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from laneway.models import ScriptedModel, call, say
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
 from laneway.runtime.task_desk import TaskDesk
 from laneway.sim.loop import run_sim
+from laneway.stores.memory import MemoryDisk, MemoryStore
+from laneway.testing.faults import FaultyStore
 from tests.agent_stage import Bench, Watch, check_conversation, one, opened, results, sending, statuses, use
 from tests.stage import passing, simulated
 from tests.unit.agent.test_resume import WAITS, Trade, World
@@ -28,7 +31,7 @@ FLEET = {"execute": LaneHandlerConfig("external", 1_000, ordered=False, lease_ms
 @asynccontextmanager
 async def outside(*script: Any, **settings: Any) -> AsyncIterator[tuple[AsyncSession, ScriptedModel, Bench]]:
     """A session whose lane `execute` is somebody else's."""
-    options = {name: settings.pop(name) for name in list(settings) if name in ("tool_effects", "session_id")}
+    options = {name: settings.pop(name) for name in list(settings) if name in ("session_id", "session_store")}
     model, bench = ScriptedModel([*script, [say("done")]]), Bench()
     config = SessionQueueConfig(**{"lane_handlers": OUT, "execute_max_concurrency": 4, **settings})
     async with opened(model, bench, queue=config, **options) as session:
@@ -585,3 +588,19 @@ def test_a_task_whose_run_does_not_go_on_is_given_to_nobody(on_crash: str) -> No
 
     world.go_on(then, queue_config=CONFIG, on_crash=on_crash)
     assert [row.state for row in world.rows("task")] == ["withdrawn"]
+
+
+@simulated
+async def test_a_run_that_ends_while_its_task_is_on_its_way_to_the_store_leaves_no_task() -> None:
+    disk = MemoryDisk()
+    store = FaultyStore(MemoryStore(disk), random.Random(0))
+    store.slow, store.delay_ms = 1.0, 50
+    async with outside(use("act", "a"), session_id="s", session_store=store) as (session, _, _):
+        sent = sending(session, "go")
+        while not desk(session).held(session.owner):
+            await passing()
+        await session.cancel()
+        with pytest.raises(Exception, match="ended"):
+            await sent
+        assert desk(session).held(session.owner) == []
+    assert not [row for row in disk.states.values() if row.kind == "task" and row.live]

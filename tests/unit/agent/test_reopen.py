@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from laneway.errors import ConfigError
 from laneway.models import ScriptedModel, say
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
 from laneway.stores.memory import MemoryDisk, MemoryStore
@@ -49,3 +50,12 @@ async def test_its_task_is_completed_although_another_session_keeps_the_store_op
         await again.wait_idle()
         assert [run.state for run in await again.runs()] == ["interrupted", "succeeded"]
         assert bench.began == []
+
+
+@simulated
+async def test_the_session_of_a_sub_agent_is_opened_by_its_parent_only() -> None:
+    async with agent_of(ScriptedModel()) as agent:
+        with pytest.raises(ConfigError, match="which only its parent opens") as refusal:
+            session_of(agent, session_id="chat~0123456789ab")
+        assert "open 'chat'" in str(refusal.value)
+        assert agent.sessions() == []
