@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from laneway.dialogue import Intent, ToolContext, ToolOutput, ToolSpec, compact_json
-from laneway.errors import ConfigError
 from laneway.policies import McpServerConfig
 from laneway.records import Effect
 from laneway.tools.lanes import EXECUTE
+from laneway.tools.mcp_schemas import ForeignParameters
 from laneway.tools.outputs import cap_output, clean
-from laneway.tools.schemas import GivenParameters
 
 __all__ = (
     "TOOLS_MAX",
@@ -95,7 +94,7 @@ class McpTool:
         self.server_name = name  # what the server calls it
         self.spec = spec
         self._make = make
-        self._parameters = GivenParameters(_anything, spec.name, spec.parameters)
+        self._parameters = ForeignParameters(spec.name, spec.parameters)
 
     def __repr__(self) -> str:
         return f"<tool {self.spec.name}>"
@@ -105,13 +104,8 @@ class McpTool:
         return McpTool(self.server_name, replace(self.spec, **changes), self._make)
 
     def check(self, arguments: str) -> dict[str, Any]:
-        """The arguments of a call, held against the schema of the server; a schema that is none forbids nothing."""
-        try:
-            return self._parameters.check(arguments)
-        except ConfigError as error:
-            _log.warning("the schema of %s cannot be used, so its arguments are not checked: %s", self.spec.name, error)
-            self._parameters = GivenParameters(_anything, self.spec.name, OPEN)
-            return self._parameters.check(arguments)
+        """The arguments of a call, held against the schema of the server as far as that is safe."""
+        return self._parameters.check(arguments)
 
     async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Have the server do it."""
@@ -126,10 +120,6 @@ class McpTool:
     async def reconcile(self, intent: Intent, context: ToolContext) -> ToolOutput | None:
         """Nobody knows."""
         return None
-
-
-def _anything(**arguments: Any) -> None:
-    """What the schema of a server is the schema of."""
 
 
 # ---- what a server offers ----

@@ -28,7 +28,12 @@ __all__ = (
     "SignatureParameters",
     "describe_callable",
     "parameters_of",
+    "parse_arguments",
+    "place_of",
+    "refusal",
+    "shown_value",
     "signature_of",
+    "unknown_argument",
 )
 
 PROBLEMS_MAX: Final = 10
@@ -89,7 +94,7 @@ def _plain(fn: Any) -> Any:
 # ---- reading what a model wrote -----------------------------------------------------------------------------
 
 
-def _parse(arguments: str, tool: str) -> dict[str, Any]:
+def parse_arguments(arguments: str, tool: str) -> dict[str, Any]:
     """The arguments as an object. No text at all is an empty one: models write that for tools without parameters."""
     from pydantic_core import from_json  # refuses half surrogate pairs, NaN, and nesting that would overflow a stack
 
@@ -98,14 +103,14 @@ def _parse(arguments: str, tool: str) -> dict[str, Any]:
     try:
         value = from_json(arguments.encode("utf-8"), allow_inf_nan=False)
     except UnicodeEncodeError:
-        raise _refusal(tool, ["they are not valid Unicode: a surrogate stands alone"]) from None
+        raise refusal(tool, ["they are not valid Unicode: a surrogate stands alone"]) from None
     except ValueError as error:
-        raise _refusal(tool, [f"they are not valid JSON: {error}"], hint="send one JSON object") from None
+        raise refusal(tool, [f"they are not valid JSON: {error}"], hint="send one JSON object") from None
     if not isinstance(value, dict):
         found = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(value), "a number")
-        raise _refusal(tool, [f"they must be a JSON object, not {found}"])
+        raise refusal(tool, [f"they must be a JSON object, not {found}"])
     if _HUGE_NUMBER.search(arguments) and not _is_finite(value):
-        raise _refusal(tool, ["a number in them is too large"])
+        raise refusal(tool, ["a number in them is too large"])
     return value
 
 
@@ -117,8 +122,8 @@ def _is_finite(value: Any) -> bool:
     return True
 
 
-def _refusal(tool: str, problems: Iterable[str], *, count: int = 0, hint: str = "") -> ToolArgumentsError:
-    """The first problems in words; there may be thousands, and finding words for one takes its time."""
+def refusal(tool: str, problems: Iterable[str], *, count: int = 0, hint: str = "") -> ToolArgumentsError:
+    """That arguments do not fit, with the first problems: there may be thousands, and words for one take their time."""
     shown = list(islice(problems, PROBLEMS_MAX))
     if count > len(shown):
         shown.append(f"and {count - len(shown)} more")
@@ -127,21 +132,23 @@ def _refusal(tool: str, problems: Iterable[str], *, count: int = 0, hint: str = 
     )
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def unknown_argument(name: str, known: Sequence[str]) -> str:
+    """That there is no such argument, and which was perhaps meant."""
     close = difflib.get_close_matches(name[:SHOWN_MAX], known, n=1, cutoff=0.5)
     if close:
-        return f"there is no argument {_shown(name)} (did you mean {close[0]!r}?)"
-    return f"there is no argument {_shown(name)} (there are: {', '.join(known) or 'none'})"
+        return f"there is no argument {shown_value(name)} (did you mean {close[0]!r}?)"
+    return f"there is no argument {shown_value(name)} (there are: {', '.join(known) or 'none'})"
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
+    """A value, short enough for a message."""
     if isinstance(value, (dict, list)):  # it may be huge
         return "an object" if isinstance(value, dict) else "a list"
     text = text_of(repr(value[: SHOWN_MAX + 1] if isinstance(value, str) else value))
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
 
-def _place(path: Sequence[Any]) -> str:
+def place_of(path: Sequence[Any]) -> str:
     """`items[0].name` of a path."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{text_of(part)}" for part in path)
     return text.removeprefix(".")[: SHOWN_MAX * 2]
@@ -199,7 +206,7 @@ class SignatureParameters:
 
     def check(self, arguments: str) -> dict[str, Any]:
         """Parse, validate, coerce; what was not given is not filled in."""
-        raw = _parse(arguments, self._tool)
+        raw = parse_arguments(arguments, self._tool)
         raw = self._without_nulls(raw)
         checked = self._validate(compact_json(raw))
         try:
@@ -241,7 +248,7 @@ class SignatureParameters:
             return self._model.__pydantic_validator__.validate_json(arguments)
         except ValidationError as error:
             known = [parameter.name for parameter in self.reading.parameters]
-            raise _refusal(self._tool, _problems(error, known), count=error.error_count()) from None
+            raise refusal(self._tool, _problems(error, known), count=error.error_count()) from None
 
     @cached_property
     def _model(self) -> Any:
@@ -363,19 +370,23 @@ def _problems(error: Any, known: Sequence[str]) -> Iterator[str]:
     for each in error.errors(include_url=False, include_context=False):
         place, kind = each["loc"], each["type"]
         if kind == "missing":
-            yield f"{_place(place)!r} is missing"
+            yield f"{place_of(place)!r} is missing"
         elif kind == "extra_forbidden" and len(place) == 1:
-            yield _unknown(str(place[0]), known)
+            yield unknown_argument(str(place[0]), known)
         else:
             message = each["msg"].replace("Input should be", "must be").replace("Value error, ", "")
-            yield f"{_place(place)!r} {message[:300]}, not {_shown(each['input'])}"
+            yield f"{place_of(place)!r} {message[:300]}, not {shown_value(each['input'])}"
 
 
 # ---- by a given schema --------------------------------------------------------------------------------------
 
 
 class GivenParameters:
-    """Parameters by a JSON Schema, as a foreign tool has them; checked with jsonschema, and not coerced."""
+    """Parameters by a JSON Schema that whoever made the tool has written; checked with jsonschema, and not coerced.
+
+    All of it is checked, and at once: the time that a `pattern` takes is up to its author. Schemas of strangers are for
+    `mcp_schemas`.
+    """
 
     def __init__(self, fn: Callable[..., Any], tool: str, schema: Mapping[str, Any]) -> None:
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
@@ -390,7 +401,7 @@ class GivenParameters:
 
     def check(self, arguments: str) -> dict[str, Any]:
         """Parse and validate."""
-        raw = _parse(arguments, self._tool)
+        raw = parse_arguments(arguments, self._tool)
         self._validate(raw)
         return raw
 
@@ -407,29 +418,29 @@ class GivenParameters:
         try:
             problems = list(islice(self._given_problems(arguments), PROBLEMS_MAX))
         except RecursionError:
-            raise _refusal(self._tool, ["they are nested too deeply"]) from None
+            raise refusal(self._tool, ["they are nested too deeply"]) from None
         except Unresolvable as error:
             raise ConfigError(
                 f"the parameters of tool {self._tool!r} refer to {text_of(error.ref)!r}, which is not in them",
                 setting="parameters",
             ) from error
         if problems:
-            raise _refusal(self._tool, problems)
+            raise refusal(self._tool, problems)
 
     def _given_problems(self, arguments: dict[str, Any]) -> Iterator[str]:
         errors = self._validator.iter_errors(arguments)
         known = list(self.schema["properties"])
         for error in errors:
             if error.validator == "additionalProperties" and not error.path and error.validator_value is False:
-                yield from (_unknown(name, known) for name in arguments if name not in known)
+                yield from (unknown_argument(name, known) for name in arguments if name not in known)
             elif error.validator == "required":
                 yield from (
-                    f"{_place([*error.path, name])!r} is missing"
+                    f"{place_of([*error.path, name])!r} is missing"
                     for name in error.validator_value
                     if name not in error.instance
                 )
             else:
-                place = f"{_place(list(error.path))!r}: " if error.path else ""
+                place = f"{place_of(list(error.path))!r}: " if error.path else ""
                 yield place + text_of(error.message)[:300]
 
     @cached_property

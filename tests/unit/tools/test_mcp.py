@@ -309,7 +309,7 @@ async def test_arguments_are_held_against_the_schema_before_the_call() -> None:
     assert server.told("tools/call") == []
 
 
-async def test_a_schema_that_cannot_be_used_forbids_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_used_of_a_schema_forbids_nothing() -> None:
     server = Server()
     bad = {"type": "object", "properties": {"n": {"type": "no such type"}}}
     server.tools = [
@@ -320,7 +320,6 @@ async def test_a_schema_that_cannot_be_used_forbids_nothing(caplog: pytest.LogCa
         await source.start()
         assert tool_of(source, "odd").check('{"n": 5}') == {"n": 5}
         assert tool_of(source, "away").check('{"n": 5}') == {"n": 5}
-    assert caplog.text.count("cannot be used") == 2
 
 
 async def test_the_key_of_a_call_goes_with_it() -> None:
