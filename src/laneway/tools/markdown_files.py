@@ -15,6 +15,7 @@ their folder, and whatever is not a plain file is not opened.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.util
 import logging
@@ -80,6 +81,10 @@ class FileProblem:
         return f"{self.path}: {self.reason}"
 
 
+TOOL_FIELDS: Final = ("allowed-tools", "tools", "allowedtools", "tool")
+"""How people write the field that names the tools."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A file that could be read: what its front matter says, and the text below. The methods refuse what is wrong."""
@@ -122,6 +127,7 @@ class Page:
     def rules(self, *keys: str) -> tuple[str, ...] | None:
         """Rules as permissions have them: a list, or a text with commas or blanks between. None: it does not say."""
         if not any(key in self.fields for key in keys):
+            self._refuse_near(keys[0])
             return None
         value = self._value(*keys)
         if isinstance(value, str):
@@ -137,6 +143,13 @@ class Page:
         except ConfigError as error:
             raise FileRefusedError(f"{keys[0]}: {error}") from None
         return tuple(dict.fromkeys(found))
+
+    def _refuse_near(self, key: str) -> None:
+        """A field that was meant to narrow the tools must not be overlooked: that would allow all."""
+        for given in map(str, self.fields):
+            word = given.casefold().replace("_", "-")
+            if word in TOOL_FIELDS or difflib.get_close_matches(word, TOOL_FIELDS, n=1, cutoff=0.8):
+                raise FileRefusedError(f"{given!r:.100} is no field of it: did you mean {key!r}?")
 
     def _text(self, key: str) -> str:
         value = self._value(key)

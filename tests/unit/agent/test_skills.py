@@ -194,6 +194,14 @@ def test_tools_are_a_list_or_a_text(tmp_path: Path, said: str, rules: tuple[str,
     assert (skills.get("x").allowed, skills.get("y").allowed) == (rules, rules)
 
 
+@pytest.mark.parametrize("field", ["allowed_tool", "Allowed-Tools", "allowd-tools", "tools", "allowedTools"])
+def test_a_misspelled_list_of_tools_does_not_allow_all(tmp_path: Path, field: str) -> None:
+    put(tmp_path, "x", f"---\nname: x\n{field}: read\n---\n")
+    skills = skills_in(tmp_path)
+    assert skills.get("x") is None
+    assert "did you mean 'allowed-tools'?" in reasons(skills)["x.md"]
+
+
 def test_an_alias_bomb_is_left_out(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
