@@ -432,9 +432,10 @@ class AgentRun(LivingRun):
 
     def _live_rows(self) -> list[str]:
         messages = [f"{row.id} {row.state}" for row in self._disk.messages.values() if row.live and row.state != "held"]
-        return messages + [
-            f"{row.id} {row.state}" for row in self._disk.states.values() if row.live and row.kind == "turn"
-        ]
+        turns = [f"{row.id} {row.state}" for row in self._disk.states.values() if row.live and row.kind == "turn"]
+        hosts = {id(session.host): session.host for session in self._life.sessions.values() if hasattr(session, "host")}
+        writing = ["on its way to the disk" for host in hosts.values() if not host.inbox.engine.journal.is_idle]
+        return messages + turns + writing
 
     async def _end(self) -> None:
         """Everything is known, closing leaves nothing, and whoever opens it again finds the same."""

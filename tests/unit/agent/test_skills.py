@@ -198,7 +198,7 @@ def test_tools_are_a_list_or_a_text(tmp_path: Path, said: str, rules: tuple[str,
 def test_a_misspelled_list_of_tools_does_not_allow_all(tmp_path: Path, field: str) -> None:
     put(tmp_path, "x", f"---\nname: x\n{field}: read\n---\n")
     skills = skills_in(tmp_path)
-    assert skills.get("x") is None
+    assert "x" not in skills.shelf.entries
     assert "did you mean 'allowed-tools'?" in reasons(skills)["x.md"]
 
 
