@@ -62,6 +62,8 @@ REPORT_MAX: Final = 1_000
 SECRET_MIN: Final = 4
 KEY: Final = "laneway/key"
 """Where a server finds the key of a call, which is the same at every attempt, in the `_meta` of a request."""
+NO_ANSWER: Final = "Server returned an error response"
+"""What the SDK says for an HTTP status: a proxy may say so of a call that has run."""
 LOOK: Final = "It may have had its effect: look before you do it again."
 
 
@@ -440,7 +442,7 @@ class _Link:
         except MCPError as error:
             return await self._refused(made, error)
         except ValidationError:
-            return self._error(f"answered with something that is no result{made.note}")
+            return self._doubtful(made, "answered with something that is no result")
         except (OSError, RuntimeError) as error:
             raise self._unavailable(made, f"the call could not be made: {_said(error)}") from None
         self._silent = 0
@@ -459,8 +461,16 @@ class _Link:
                 await self.over()  # then it is known why
             raise self._unavailable(made, self._reason or self._lost or error.message)
         self._silent = 0
-        note = made.note if error.code == PARSE_ERROR else ""  # the answer was there, and could not be read
-        return self._error(f"says: {text_of(error.message)}{note}")
+        what = f"says: {text_of(error.message)}"
+        if error.code == PARSE_ERROR or error.message == NO_ANSWER:  # the answer could not be read, or was HTTP's own
+            return self._doubtful(made, what)
+        return self._error(what)
+
+    def _doubtful(self, made: _Made, what: str) -> ToolOutput:
+        """It has answered, and its answer does not say what became of the call."""
+        if made.effect is Effect.READ:
+            return self._error(what)
+        raise self._source.unavailable(f"{what}{made.note}", may_have_run=True)
 
     def _unavailable(self, made: _Made, reason: str) -> TransportUnavailableError:
         return self._source.unavailable(f"{reason} while {made.tool} ran{made.note}", may_have_run=True)

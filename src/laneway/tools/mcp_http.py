@@ -30,6 +30,7 @@ BODY_MAX: Final = 8 * 1024 * 1024
 BURST: Final = 256 * 1024
 PAUSE_S: Final = 0.01
 LEAVE_S: Final = 2.0
+REDIRECTS_MAX: Final = 3  # a call is told again at the next address
 
 
 class Address:
@@ -63,7 +64,7 @@ class Address:
         transport = _Watched(self._headers, self._shown.host, self._query)
         address = str(self._shown)
         async with (
-            httpx2.AsyncClient(timeout=timeout, transport=transport) as client,
+            httpx2.AsyncClient(timeout=timeout, transport=transport, max_redirects=REDIRECTS_MAX) as client,
             streamable_http_client(address, http_client=client, max_sse_event_size=BODY_MAX) as (heard, told),
         ):
             to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](16)
