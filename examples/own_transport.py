@@ -7,8 +7,7 @@ import tempfile
 
 from laneway import AsyncAgent, SessionQueueConfig, Worker, tool
 from laneway.models import ScriptedModel, call, say
-from laneway.transports import FrameTransport, serve
-from laneway.transports.wire import FRAME_MAX, Desk
+from laneway.transports import FRAME_MAX, Desk, FrameTransport, serve
 
 
 def connect(path: str) -> FrameTransport:

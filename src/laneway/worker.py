@@ -6,15 +6,16 @@ worker = Worker(transport, handlers={"bash": run_in_container})            # fun
 await worker.run()                                                         # until somebody calls stop()
 ```
 
-Nothing is begun before the host has answered that it may begin. While it works, a worker shows a sign of life three
-times within each lease, and by the answer it learns that nobody wants the task any more: then it stops the work. What
-it cannot do it gives back as a failure that says so. When the host cannot be reached it goes on with what it has begun,
-asks again after 0.1 to 5 seconds, and delivers what it has found when the host is back.
+A worker asks only for what it can do, and leaves the rest to others. Nothing is begun before the host has answered that
+it may begin. While it works, a worker shows a sign of life three times within each lease, and by the answer it learns
+that nobody wants the task any more: then it stops the work. When the host cannot be reached it goes on with what it has
+begun, asks again after 0.1 to 5 seconds, and delivers what it has found when the host is back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import inspect
 import json
 import logging
@@ -27,6 +28,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
+from laneway.checked import listed, one_of
 from laneway.dialogue import ToolContext, ToolOutput
 from laneway.errors import (
     ConfigError,
@@ -39,11 +41,13 @@ from laneway.errors import (
     text_of,
 )
 from laneway.external import ExternalTask, ExternalTaskResult, Lease
-from laneway.kernel.permissions import Verdict, allows_url, decide, hides
+from laneway.kernel.permissions import Verdict, allows_url, check_policy, decide, hides
+from laneway.options import SESSION_LANES
 from laneway.policies import PermissionPolicy
 from laneway.ports import Tool, Transport
 from laneway.records import DURATION_MAX_MS, Effect, check_whole
 from laneway.runtime.executor import needs_thread
+from laneway.runtime.task_desk import NAME_MAX, NAMES_MAX
 from laneway.system import HostEnv
 from laneway.tools.outputs import ToolRefusedError, as_output
 from laneway.tools.paths import locate
@@ -101,9 +105,10 @@ class _Work:
 class Worker:
     """Does external tasks, up to `concurrency` at once.
 
-    Without `tools` and `handlers` it has the built-in tools. Paths begin at `workspace`, or at the `working_dir` in it
-    that a payload names. `lanes` and `commands` say what it asks for: everything, if they are empty. A
-    `permission_policy` of its own can deny what the host has let pass, and hides files from tools that search.
+    Without `tools` and `handlers` it has the built-in tools. It asks for tasks that these can do, of every lane;
+    `commands` and `lanes` name the part of them that it asks for. Paths begin at `workspace`, or at the `working_dir`
+    in it that a payload names. A `permission_policy` of its own can deny what the host has let pass, and hides files
+    from tools that search.
     """
 
     def __init__(  # noqa: PLR0913 - the public surface is a contract: keyword options, not option records
@@ -124,15 +129,15 @@ class Worker:
     ) -> None:
         check_whole(concurrency, setting="concurrency", least=1, most=CONCURRENCY_MAX)
         check_whole(wait_ms, setting="wait_ms", least=1, most=DURATION_MAX_MS)
-        self.name = name if name is not None else f"{platform.node() or 'worker'}-{os.getpid()}"
-        self._transport = transport
+        self.name = _name(name)
+        self._transport = _reachable(transport)
         self._handlers = _checked(handlers)
         self._toolbox = _toolbox(tools, handlers)
-        self._asks_for = {"lanes": tuple(lanes), "commands": tuple(commands)}
+        self._asks_for = {"lanes": _lanes(lanes), "commands": _commands(commands, (*self._handlers, *self._toolbox))}
         self._concurrency = concurrency
-        self._workspace = os.path.realpath(workspace)
-        self._policy = permission_policy
-        self._environment = dict(environment or {})
+        self._workspace = _folder(workspace)
+        self._policy = _policy(permission_policy)
+        self._environment = _environment(environment)
         self._wait_ms = wait_ms
         self._host = host or HostEnv()
         self._works: dict[asyncio.Task[None], _Work] = {}
@@ -161,6 +166,7 @@ class Worker:
             raise UsageError("this worker runs already, or has run", hint="make a new one")
         self._running = asyncio.get_running_loop().create_future()
         self._threads = ThreadPoolExecutor(self._concurrency + 4, thread_name_prefix="laneway-worker")
+        _log.info("worker %s asks for %s", self.name, ", ".join(self._asks_for["commands"]))
         try:
             await self._take_tasks()
             await self._drained()
@@ -283,7 +289,7 @@ class Worker:
         task = work.lease.task
         try:
             handler = self._handler_of(task["command_type"])
-            if handler is None:
+            if handler is None:  # it was not asked for; given back, it would come again and again
                 said = f"this worker does not handle {text_of(task['command_type'])}"
                 await self._deliver(work, ExternalTaskResult(success=False, error=said))
             elif await self._start(work):
@@ -500,12 +506,47 @@ def _result_of(output: ToolOutput) -> ExternalTaskResult:
     return ExternalTaskResult(result={"output": output.text})
 
 
+# ---- settings ----
+
+
+def _name(name: str | None) -> str:
+    if name is None:
+        return f"{platform.node() or 'worker'}-{os.getpid()}"[:NAME_MAX]
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
+        raise ConfigError(f"a worker has a name of 1 to {NAME_MAX} characters, not {name!r:.80}", setting="name")
+    return name
+
+
+def _reachable(transport: Transport) -> Transport:
+    """Refuse what no host can be reached by; else the log would say so again and again."""
+    missing = [
+        name
+        for name in ("claim", "start", "heartbeat", "complete", "release")
+        if not callable(getattr(transport, name, None))
+    ]
+    if missing:
+        found = f"{transport!r:.80}"
+        if inspect.iscoroutine(transport):
+            transport.close()  # it is told here, and not again by Python
+            found = "a coroutine that nobody has awaited"
+        raise ConfigError(
+            f"a worker needs a transport, not {found}: it has no {', '.join(missing)}",
+            setting="transport",
+            value=transport,
+            hint="LocalTransport(await session.desk()) in one process, FrameTransport(exchange) between two",
+        )
+    return transport
+
+
 def _checked(handlers: Mapping[str, Handler] | None) -> dict[str, Handler]:
+    hint = 'handlers={"bash": run}: the name of a tool, and what does its tasks'
+    if handlers is not None and not isinstance(handlers, Mapping):
+        said = f"handlers are functions by the name of a tool, not {handlers!r:.80}"
+        raise ConfigError(said, setting="handlers", value=handlers, hint=hint)
     for name, handler in (handlers or {}).items():
-        if not isinstance(name, str) or not callable(handler):
-            raise ConfigError(
-                f"handlers are functions by the name of a tool, not {name!r}: {handler!r}", setting="handlers"
-            )
+        if not isinstance(name, str) or not name or not callable(handler):
+            said = f"handlers are functions by the name of a tool, not {name!r}: {handler!r:.80}"
+            raise ConfigError(said, setting="handlers", value=handlers, hint=hint)
     return dict(handlers or {})
 
 
@@ -514,4 +555,67 @@ def _toolbox(tools: Iterable[Tool | Callable[..., Any]] | None, handlers: object
         from laneway.tools import builtin_tools
 
         return Toolbox(builtin_tools())
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable | None):
+        hint = "handlers={…}" if isinstance(tools, Mapping) else "Worker(transport, [my_tool])"
+        raise ConfigError(f"tools must be a list of tools, not {tools!r:.80}", setting="tools", value=tools, hint=hint)
     return Toolbox(tools or ())
+
+
+def _lanes(lanes: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(lanes, str):
+        said = f"lanes must be a list, not {lanes!r:.80}"
+        raise ConfigError(said, setting="lanes", value=lanes, hint=f"lanes=[{lanes!r:.80}]")
+    return tuple(one_of("lanes", lane, SESSION_LANES) for lane in listed("lanes", lanes))
+
+
+def _commands(commands: Sequence[str], able: Sequence[str]) -> tuple[str, ...]:
+    """What it asks for. Without a name the host would give it everything, so there has to be one."""
+    can = tuple(dict.fromkeys(able))
+    if not can:
+        hint = "give it handlers={…} or tools; without either it has the built-in tools"
+        raise ConfigError("a worker without handlers and tools can do nothing", setting="handlers", hint=hint)
+    if isinstance(commands, str):
+        said = f"commands must be a list, not {commands!r:.80}"
+        raise ConfigError(said, setting="commands", value=commands, hint=f"commands=[{commands!r:.80}]")
+    wanted = listed("commands", commands)
+    for name in wanted:
+        if name not in can:
+            close = difflib.get_close_matches(str(name), can, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it can do: {', '.join(can[:50])}"
+            said = f"commands has {name!r:.80}, which this worker cannot do"
+            raise ConfigError(said, setting="commands", value=name, hint=hint)
+    if len(wanted or can) > NAMES_MAX:
+        said = f"a worker can ask for {NAMES_MAX:,} commands, not {len(wanted or can):,}"
+        raise ConfigError(
+            said, setting="commands", hint="name some of them in commands=[…], and others in another worker"
+        )
+    return tuple(dict.fromkeys(wanted)) or can
+
+
+def _folder(workspace: str | os.PathLike[str]) -> str:
+    if not isinstance(workspace, str | os.PathLike):
+        raise ConfigError(f"workspace must be a path, not {workspace!r:.80}", setting="workspace", value=workspace)
+    place = os.path.expanduser(os.fspath(workspace))
+    if not os.path.exists(place):  # a worker with handlers alone needs none
+        _log.warning("the workspace %s of a worker does not exist: tools that work there will say so", workspace)
+    elif not os.path.isdir(place):
+        said = f"the workspace {os.fspath(workspace)!r} is not a folder"
+        raise ConfigError(said, setting="workspace", value=workspace)
+    return os.path.realpath(place)
+
+
+def _policy(policy: PermissionPolicy | None) -> PermissionPolicy | None:
+    if policy is not None and not isinstance(policy, PermissionPolicy):
+        said = f"permission_policy must be a PermissionPolicy, not {policy!r:.80}"
+        raise ConfigError(said, setting="permission_policy", value=policy, hint="PermissionPolicy(deny=[…])")
+    if policy is not None:
+        check_policy(policy)
+    return policy
+
+
+def _environment(environment: Mapping[str, str] | None) -> dict[str, str]:
+    given = {} if environment is None else environment
+    if not isinstance(given, Mapping) or not all(isinstance(each, str) for pair in given.items() for each in pair):
+        said = "environment has text by the names of variables"
+        raise ConfigError(said, setting="environment", hint='environment={"LANG": "C.UTF-8"}')
+    return dict(given)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from laneway import Inbox
 from laneway.errors import (
+    ConfigError,
     InternalError,
     LaneFullError,
     LanewayError,
@@ -27,8 +28,9 @@ from laneway.external import ExternalTaskResult, Lease
 from laneway.ports import Transport
 from laneway.runtime.task_desk import TaskDesk
 from laneway.sim.loop import run_sim
-from laneway.testing.transports import TRANSPORT_CHECKS, DeskStage, TransportStage, check_transport
-from laneway.transports import FrameTransport, LocalTransport, serve
+from laneway.testing import fake_host
+from laneway.testing.transports import TRANSPORT_CHECKS, DeskStage, TransportStage, check_transport, desk_stage
+from laneway.transports import Desk, FrameTransport, LocalTransport, serve
 from tests.inbox_stage import SEEDS, new_inbox
 
 T = TypeVar("T")
@@ -181,7 +183,11 @@ def names(check: Check) -> str:
     return check.__name__.removeprefix("check_")
 
 
-@pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=names)
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(check, marks=[pytest.mark.slow] if "long" in names(check) else []) for check in TRANSPORT_CHECKS],
+    ids=names,
+)
 def test_the_local_transport_keeps_its_promises(check: Check) -> None:
     async def run() -> None:
         async with local_stage() as stage:
@@ -209,6 +215,7 @@ async def test_the_local_transport_works_from_another_thread(check: Check) -> No
     assert check in TRANSPORT_CHECKS
 
 
+@pytest.mark.slow
 def test_check_transport_runs_every_check() -> None:
     opened: list[DeskStage] = []
 
@@ -263,18 +270,307 @@ class Impatient(LocalTransport):
         return await super().claim(worker, **{**wanted, "wait_ms": 0})
 
 
-@pytest.mark.parametrize("kind", [Forgetful, Deaf, Greedy, Impatient])
-def test_check_transport_notices_a_transport_that_does_it_wrong(kind: type[LocalTransport]) -> None:
-    @asynccontextmanager
-    async def stage() -> AsyncIterator[DeskStage]:
-        async with new_inbox() as inbox:
-            desk = TaskDesk(inbox.engine)
-            yield DeskStage(desk, lambda: kind(desk))
-            desk.close()
+class Patient(LocalTransport):
+    """Always waits for a while."""
 
+    async def claim(self, worker: str, **wanted: Any) -> list[Lease]:
+        """Later."""
+        return await super().claim(worker, **{**wanted, "wait_ms": max(20_000, wanted.get("wait_ms", 0))})
+
+
+class Clinging(LocalTransport):
+    """Is closed, but not for those who wait."""
+
+    async def close(self) -> None:
+        """Nobody is told."""
+        self._closed = True
+
+
+class Mixing(LocalTransport):
+    """Two answers to the same kind of question get mixed up."""
+
+    def __init__(self, desk: Any) -> None:
+        super().__init__(desk)
+        self._kept: list[asyncio.Future[bool]] = []
+
+    async def heartbeat(self, task_id: str, token: str) -> bool:
+        """The answer to the question before, if that is on its way."""
+        kept = self._kept.pop() if self._kept else None
+        mine = asyncio.ensure_future(super().heartbeat(task_id, token))
+        if kept is None:
+            self._kept.append(mine)
+            await asyncio.sleep(0)
+        return await (kept or mine)
+
+
+def over(exchange: Callable[[Desk, str], Awaitable[str]]) -> Callable[[Any], Transport]:
+    """A transport whose wire is that."""
+    return lambda desk: FrameTransport(lambda frame: exchange(desk, frame))
+
+
+def serial(desk: Any) -> Transport:
+    """One question at a time, the next when the last one is answered."""
+    turn = asyncio.Lock()
+
+    async def exchange(frame: str) -> str:
+        async with turn:
+            return await serve(desk, frame)
+
+    return FrameTransport(exchange)
+
+
+async def tenacious(desk: Desk, frame: str) -> str:
+    """The host goes on with what was given up."""
+    return await asyncio.shield(asyncio.ensure_future(serve(desk, frame)))
+
+
+async def narrow(desk: Desk, frame: str) -> str:
+    """Long questions are cut."""
+    return await serve(desk, frame[:1_000_000])
+
+
+async def tight(desk: Desk, frame: str) -> str:
+    """Long answers are cut."""
+    return (await serve(desk, frame))[:1_000_000]
+
+
+async def unanswered() -> str:
+    """An answer that never comes."""
+    never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    return await never
+
+
+async def silent(desk: Desk, frame: str) -> str:
+    """Nobody ever answers."""
+    return await unanswered()
+
+
+def late(desk: Any) -> Transport:
+    """The answer to a question that was given up is taken for the answer to the next one."""
+    answers: asyncio.Queue[str] = asyncio.Queue()
+    serving: set[asyncio.Task[None]] = set()
+
+    async def answer(frame: str) -> None:
+        body = json.loads(frame)
+        if body["op"] == "claim":
+            frame = json.dumps({**body, "wait_ms": min(body["wait_ms"], 50)})
+        await answers.put(await serve(desk, frame))
+
+    async def exchange(frame: str) -> str:
+        task = asyncio.ensure_future(answer(frame))
+        serving.add(task)
+        return await answers.get()
+
+    return FrameTransport(exchange)
+
+
+WRONG: dict[str, tuple[Callable[[Any], Transport], str]] = {
+    "forgetful": (Forgetful, "a_task_goes_its_way"),
+    "deaf": (Deaf, "a_start_after_the_end_of_the_lease_is_refused"),
+    "greedy": (Greedy, "claims_are_for_lanes_and_commands"),
+    "impatient": (Impatient, "a_claim_that_waits_is_woken_at_once"),
+    "patient": (Patient, "a_claim_that_waits_in_vain_gets_nothing"),
+    "clinging": (Clinging, "closing_ends_a_claim_that_waits"),
+    "mixing": (Mixing, "answers_reach_whoever_asked"),
+    "serial": (serial, "a_claim_that_waits_holds_up_nothing_else"),
+    "tenacious": (over(tenacious), "a_claim_that_was_given_up_takes_nothing"),
+    "narrow": (over(narrow), "long_texts_arrive_whole"),
+    "tight": (over(tight), "long_texts_arrive_whole"),
+    "silent": (over(silent), "a_task_goes_its_way"),
+    "late": (late, "a_claim_that_was_given_up_takes_nothing"),
+}
+
+
+def wired(connect: Callable[[Any], Transport]) -> Callable[[Desk], Any]:
+    """Both ends of something that needs nobody to listen."""
+
+    @asynccontextmanager
+    async def wire(desk: Desk) -> AsyncIterator[Callable[[], Transport]]:
+        yield lambda: connect(desk)
+
+    return wire
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "long" in WRONG[name][1] else []) for name in WRONG]
+)
+def test_a_transport_that_does_it_wrong_is_noticed_by_the_check_that_is_about_it(name: str) -> None:
+    connect, about = WRONG[name]
+    [check] = [each for each in TRANSPORT_CHECKS if names(each) == about]
+
+    async def run() -> None:
+        async with desk_stage(wired(connect), host=fake_host())() as stage:
+            await check(stage)
+
+    with pytest.raises((AssertionError, LanewayError)):
+        run_sim(run(), seed=0, shuffle=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["forgetful", "serial", "tenacious"])
+def test_check_transport_says_which_check_a_transport_did_not_pass(name: str) -> None:
+    connect, about = WRONG[name]
     with pytest.raises((AssertionError, LanewayError)) as caught:
+        run_sim(check_transport(desk_stage(wired(connect), host=fake_host())), seed=0, shuffle=False)
+    assert caught.value.__notes__[0] == f"while the transport had to pass check_{about}"
+
+
+def test_a_transport_that_never_answers_fails_and_does_not_hang() -> None:
+    stage = desk_stage(wired(over(silent)), host=fake_host())
+    with pytest.raises(AssertionError, match="nobody answered within 30 s"):
         run_sim(check_transport(stage), seed=0, shuffle=False)
-    assert any("while the transport had to pass" in note for note in caught.value.__notes__)
+
+
+class Counted:
+    """How many connections are open, and what still waits for an answer."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed = 0
+
+    def connect(self, desk: Any) -> Transport:
+        """A connection that has to be closed."""
+        self.opened += 1
+        return FrameTransport(lambda frame: serve(desk, frame), close=self.close)
+
+    async def close(self) -> None:
+        """One of them hangs up."""
+        self.closed += 1
+
+
+@pytest.mark.slow
+def test_check_transport_closes_every_transport_that_it_has_connected() -> None:
+    counted = Counted()
+    run_sim(check_transport(desk_stage(wired(counted.connect), host=fake_host())), seed=0, shuffle=False)
+    assert counted.opened > len(TRANSPORT_CHECKS)
+    assert counted.closed == counted.opened
+
+
+def test_transports_are_closed_when_a_check_fails_too() -> None:
+    counted = Counted()
+
+    def connect(desk: Any) -> Transport:
+        transport = counted.connect(desk)
+        transport.start = Forgetful(desk).start  # type: ignore[method-assign] # for this one, nothing begins
+        return transport
+
+    with pytest.raises(AssertionError, match="check_a_task_goes_its_way"):
+        run_sim(check_transport(desk_stage(wired(connect), host=fake_host())), seed=0, shuffle=False)
+    assert counted.opened == counted.closed == 1
+
+
+async def test_a_stage_that_is_left_has_closed_its_desk_before_its_wire() -> None:
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def wire(desk: Desk) -> AsyncIterator[Callable[[], Transport]]:
+        yield lambda: FrameTransport(lambda frame: serve(desk, frame))
+        try:
+            await desk.claim("w")
+        except TransportUnavailableError as error:
+            told.append(str(error))
+
+    async with desk_stage(wire)() as stage:
+        await stage.put("t")
+        assert [lease.task.task_id for lease in await stage.connect().claim("w")] == ["t"]
+    assert told == ["the host is closed (try again when it is back)"]
+
+
+# ---- closing ----
+
+
+async def test_closing_ends_what_waits_and_nobody_elses_wait() -> None:
+    told: list[str] = []
+
+    async def exchange(frame: str) -> str:
+        try:
+            return await unanswered()
+        except asyncio.CancelledError:
+            told.append("given up")
+            raise
+
+    def hang_up() -> None:
+        told.append("hung up")
+
+    transport = FrameTransport(exchange, close=hang_up)
+    asking = asyncio.ensure_future(transport.claim("w"))
+    given_up = asyncio.ensure_future(transport.claim("w"))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await transport.close()
+    await asyncio.wait([asking, given_up])
+    assert given_up.cancelled()
+    with pytest.raises(TransportUnavailableError, match="closed"):
+        await asking
+    await transport.close()
+    assert told == ["given up", "given up", "hung up"]
+
+
+@pytest.mark.parametrize("kind", ["by itself", "by another", "swallowed"])
+async def test_a_task_whose_question_was_ended_by_closing_goes_on_as_if_never_cancelled(kind: str) -> None:
+    async def exchange(frame: str) -> str:
+        if kind == "by itself":
+            await transport.close()
+            raise OSError("hung up")
+        asyncio.get_running_loop().call_soon(closing.set)
+        try:
+            return await unanswered()
+        except asyncio.CancelledError:
+            if kind == "swallowed":
+                raise EOFError from None
+            raise
+
+    async def close() -> None:
+        await closing.wait()
+        await transport.close()
+
+    closing = asyncio.Event()
+    transport = FrameTransport(exchange)
+    helping = asyncio.ensure_future(close())
+    with pytest.raises(TransportUnavailableError):
+        await transport.heartbeat("t", "x")
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    closing.set()
+    await helping
+
+
+# ---- mistakes are told at once ----
+
+
+class Session:
+    """Looks like a session: it has a desk, and is none."""
+
+    async def desk(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("what", ["await forgotten", "session", None, "x"])
+def test_a_local_transport_without_a_desk_is_refused(what: Any) -> None:
+    given: Any = Session().desk() if what == "await forgotten" else Session() if what == "session" else what
+    with pytest.raises(ConfigError, match=r"LocalTransport needs a desk, not .*await session\.desk\(\)") as caught:
+        LocalTransport(given)
+    assert ("nobody has awaited" in str(caught.value)) is (what == "await forgotten")
+
+
+async def test_a_host_whose_desk_is_none_is_told_and_not_its_workers() -> None:
+    given: Any = Session()
+    with pytest.raises(ConfigError, match="serve needs a desk"):
+        await serve(given, json.dumps({"v": 1, "id": 1, "op": "claim", "worker": "w"}))
+    assert json.loads(await serve(given, "<html>"))["ok"] is False
+
+
+@pytest.mark.parametrize("options", [{"exchange": "http://host"}, {"exchange": print, "close": "x"}])
+def test_a_wire_that_is_no_function_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        FrameTransport(**options)
+
+
+async def test_an_exchange_that_is_not_async_is_told_so() -> None:
+    exchange: Any = lambda frame: "{}"  # noqa: E731 - it is what somebody might write
+    with pytest.raises(ConfigError, match="exchange has to be async"):
+        await FrameTransport(exchange).claim("w")
 
 
 # ---- frames ----

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from laneway import Inbox, Turn
 from laneway.ports import Transport
-from laneway.runtime.task_desk import TaskDesk
-from laneway.testing.transports import TRANSPORT_CHECKS, DeskStage, check_transport
+from laneway.testing.transports import TRANSPORT_CHECKS, check_transport, desk_stage
+from laneway.transports import Desk
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE_MS = 300
@@ -32,25 +31,13 @@ def example() -> ModuleType:
 @pytest.mark.slow
 async def test_the_recipe_for_a_transport_passes_the_suite(tmp_path: Path) -> None:
     own = example()
-    stages: list[DeskStage] = []
-
-    async def nobody(_turn: Turn) -> None:
-        """No messages here."""
+    paths: list[str] = []
 
     @asynccontextmanager
-    async def stage() -> AsyncIterator[DeskStage]:
-        path = str(tmp_path / f"{len(stages)}.sock")
+    async def wire(desk: Desk) -> AsyncIterator[Callable[[], Transport]]:
+        paths.append(path := str(tmp_path / f"{len(paths)}.sock"))
+        async with await own.listen(desk, path):
+            yield lambda: own.connect(path)
 
-        def connect() -> Transport:
-            transport: Transport = own.connect(path)
-            return transport
-
-        async with Inbox(nobody) as inbox:
-            desk = TaskDesk(inbox.engine)
-            async with await own.listen(desk, path):
-                stages.append(DeskStage(desk, connect, lease_ms=LEASE_MS))
-                yield stages[-1]
-                desk.close()
-
-    await check_transport(stage)
-    assert len(stages) == len(TRANSPORT_CHECKS)
+    await check_transport(desk_stage(wire, lease_ms=LEASE_MS))
+    assert len(paths) == len(TRANSPORT_CHECKS)

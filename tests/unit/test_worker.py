@@ -20,7 +20,8 @@ from laneway.ports import Transport
 from laneway.runtime.task_desk import TaskDesk
 from laneway.testing import fake_host
 from laneway.testing.transports import DeskStage
-from laneway.transports import LocalTransport
+from laneway.tools import builtin_tools
+from laneway.transports import FrameTransport, LocalTransport
 from laneway.worker import Worker
 from tests.inbox_stage import Agent, new_inbox, staged
 from tests.stage import now_ms, passing
@@ -38,6 +39,8 @@ class Shaky:
         self.mute: set[str] = set()  # the worker does not hear the answers to these
         self.silent: list[str] = []  # nobody ever answers the next of these
         self.limits: list[int] = []
+        self.wanted: list[dict[str, Any]] = []
+        self.overrides: dict[str, Any] = {}  # what is asked for instead
         self.asked_at: list[int] = []
         self.beaten = asyncio.Event()
 
@@ -59,6 +62,8 @@ class Shaky:
         """Take tasks."""
         self.limits.append(limit)
         self.asked_at.append(now_ms())
+        self.wanted.append({name: wanted[name] for name in ("commands", "lanes")})
+        wanted |= self.overrides
         leases: list[Lease] = await self._say("claim", "", self._inner.claim(worker, limit=limit, **wanted))
         return leases
 
@@ -359,10 +364,11 @@ def test_a_host_that_never_answers_is_asked_again(what: str) -> None:
     assert what
 
 
-class Nonsense:
+class Nonsense(Shaky):
     """A transport that refuses for good, or breaks in ways of its own."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__(FrameTransport(print))  # type: ignore[arg-type] # nobody gets that far
         self.error = error
         self.asked = 0
 
@@ -371,22 +377,19 @@ class Nonsense:
         self.asked += 1
         raise self.error
 
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(name)
-
 
 @staged
 async def test_what_the_host_refuses_for_good_ends_the_worker() -> None:
-    line: Any = Nonsense(UsageError("a worker has a name"))
+    line = Nonsense(UsageError("a worker has a name"))
     with pytest.raises(UsageError, match="a worker has a name"):
-        await Worker(line, handlers={}).run()
+        await Worker(line, handlers={"bash": print}).run()
     assert line.asked == 1
 
 
 @staged
 async def test_an_error_of_the_transport_itself_is_survived() -> None:
-    line: Any = Nonsense(ZeroDivisionError("oops"))
-    async with Worker(line, handlers={}, host=fake_host()):
+    line = Nonsense(ZeroDivisionError("oops"))
+    async with Worker(line, handlers={"bash": print}, host=fake_host()):
         await passing(2_000)
         assert line.asked > 3
 
@@ -395,17 +398,66 @@ async def test_an_error_of_the_transport_itself_is_survived() -> None:
 
 
 @staged
-async def test_what_a_worker_cannot_do_is_given_back_as_a_failure() -> None:
-    async with bench() as on, on.worker():
+async def test_a_worker_leaves_what_it_cannot_do_to_others() -> None:
+    async with bench() as on:
+        glob, ls = {"glob": lambda task: "by A"}, {"ls": lambda task: "by B"}
+        async with on.worker(handlers=glob), Worker(LocalTransport(on.desk), handlers=ls, name="B", host=fake_host()):
+            for number in range(4):
+                await on.put(f"g{number}", command_type="glob")
+                await on.put(f"l{number}", command_type="ls")
+            assert [(await on.did(f"g{number}")).result for number in range(4)] == ["by A"] * 4
+            assert [(await on.did(f"l{number}")).result for number in range(4)] == ["by B"] * 4
+
+
+@staged
+async def test_a_task_that_no_worker_can_do_waits_for_one_that_can() -> None:
+    async with bench() as on, on.worker() as worker:
         await on.put("t", effect="write", command_type="deploy")
-        assert await on.did() == ExternalTaskResult(success=False, error="this worker does not handle deploy")
-        assert on.line.times("start") == 0
+        await passing(30_000)
+        assert (await on.stage.state("t"), worker.stats.claimed) == ("pending", 0)
+
+
+@tool(effect="read")
+def look(text: str) -> str:
+    """Look."""
+    return text
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"handlers": {"bash": print, "ls": print}}, ("bash", "ls")),
+        ({"tools": [look]}, ("look",)),
+        ({"tools": [look], "handlers": {"bash": print, "look": print}}, ("bash", "look")),
+        ({"handlers": {"bash": print, "ls": print}, "commands": ["ls"]}, ("ls",)),
+        ({}, tuple(each.spec.name for each in builtin_tools())),
+        ({"commands": ["read", "grep"], "lanes": ["Query"]}, ("read", "grep")),
+    ],
+)
+@staged
+async def test_a_worker_asks_for_what_it_can_do_and_commands_narrow_it(
+    options: dict[str, Any], asked: tuple[str, ...]
+) -> None:
+    async with bench() as on:
+        async with Worker(on.line, name="w", host=fake_host(), **options):
+            await passing(1)
+        assert on.line.wanted == [{"commands": asked, "lanes": tuple(map(str.lower, options.get("lanes", ())))}]
+
+
+@staged
+async def test_what_a_worker_did_not_ask_for_and_cannot_do_is_a_failure() -> None:
+    async with bench() as on:
+        on.line.overrides = {"commands": ()}  # a host that gives anybody anything
+        async with on.worker():
+            await on.put("t", effect="write", command_type="deploy")
+            assert await on.did() == ExternalTaskResult(success=False, error="this worker does not handle deploy")
+            assert on.line.times("start") == 0
 
 
 @staged
 async def test_a_worker_that_asks_for_commands_leaves_the_others() -> None:
-    async with bench() as on, on.worker(commands=["bash"], lanes=["execute"]):
-        on.gate.set()
+    handlers = {"bash": lambda task: "ok", "deploy": lambda task: "no"}
+    async with bench() as on, on.worker(handlers=handlers, commands=["bash"], lanes=["execute"]):
         await on.put("other", command_type="deploy")
         await on.put("query", lane="query")
         await on.put("t")
@@ -481,14 +533,69 @@ async def test_a_handler_gets_the_task_as_it_was_asked_for() -> None:
         assert [(task.payload, task.run_id, task["lane"]) for task in seen] == [({"command": "ls"}, "r", "execute")]
 
 
+async def nobody(frame: str) -> str:
+    """A wire that leads nowhere."""
+    raise OSError
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{"concurrency": 0}, {"concurrency": True}, {"wait_ms": 0}, {"handlers": {"bash": "no"}}, {"handlers": {7: print}}],
+    ("options", "said"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"wait_ms": 0}, "wait_ms"),
+        ({"name": ""}, "a worker has a name of 1 to 200 characters"),
+        ({"handlers": {"bash": "no"}}, "handlers are functions by the name of a tool"),
+        ({"handlers": {7: print}}, "handlers are functions by the name of a tool"),
+        ({"handlers": [print]}, r"handlers are functions by the name of a tool.*handlers=\{"),
+        ({"handlers": {}}, "can do nothing .*built-in tools"),
+        ({"tools": []}, "can do nothing"),
+        ({"tools": look}, r"tools must be a list of tools, not <tool look> .*\[my_tool\]"),
+        ({"tools": {"bash": print}}, "tools must be a list of tools.*handlers="),
+        ({"lanes": ["exec"]}, "did you mean 'execute'"),
+        ({"lanes": "execute"}, r"lanes must be a list.*lanes=\['execute'\]"),
+        ({"commands": ["gerp"]}, "commands has 'gerp', which this worker cannot do .did you mean 'grep'"),
+        ({"handlers": {"ls": print}, "commands": ["zzz"]}, "it can do: ls"),
+        ({"commands": "bash"}, r"commands=\['bash'\]"),
+        ({"commands": [["bash"]]}, "cannot do"),
+        ({"handlers": {f"t{number}": print for number in range(1_001)}}, "1,000 commands, not 1,001"),
+        ({"workspace": 7}, "workspace must be a path"),
+        ({"workspace": __file__}, "is not a folder"),
+        ({"permission_policy": {"deny": ["bash"]}}, "must be a PermissionPolicy"),
+        ({"permission_policy": PermissionPolicy(deny=["bash(rm"])}, "its bracket is not closed"),
+        ({"environment": ["A=1"]}, "environment"),
+        ({"environment": {"A": 1}}, "environment"),
+    ],
 )
-def test_a_worker_with_settings_that_make_no_sense_is_refused(options: dict[str, Any]) -> None:
-    line: Any = None
-    with pytest.raises(ConfigError):
-        Worker(line, **options)
+def test_a_worker_with_settings_that_make_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Worker(FrameTransport(nobody), **options)
+
+
+@pytest.mark.parametrize("given", ["x", None, object()])
+def test_a_worker_without_a_transport_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a worker needs a transport, not .* claim, start.*LocalTransport\("):
+        Worker(given)
+
+
+def test_a_worker_whose_transport_nobody_has_awaited_is_told_so() -> None:
+    connecting: Any = nobody("")
+    with pytest.raises(ConfigError, match="nobody has awaited"):
+        Worker(connecting)
+
+
+def test_a_workspace_that_does_not_exist_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Worker(FrameTransport(nobody), workspace=tmp_path)
+    assert caplog.records == []
+    Worker(FrameTransport(nobody), workspace=tmp_path / "nothing")
+    assert "nothing of a worker does not exist" in caplog.text
+
+
+async def test_a_workspace_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    async with real_bench() as on:
+        await outcomes(on, Worker(on.line, workspace="~/work"), [("write", {"path": "a", "content": "x"})])
+    assert (tmp_path / "work" / "a").read_text() == "x"
 
 
 # ---- stopping ----

@@ -1,42 +1,50 @@
 """What every transport has to do, as checks that anybody can run.
 
-A transport is finished when `check_transport` passes. It gets a function that sets a stage: an async context manager
-whose stage has a desk with tasks, can let time pass, and connects workers to the desk by the transport that is checked.
-`DeskStage` is one that needs only a desk and a way to connect. `TRANSPORT_CHECKS` are the single checks.
+A transport is finished when `check_transport` passes. Give it both ends of your wire: an async context manager that
+listens for a desk and yields a function that connects a worker.
 
 ```python
 @asynccontextmanager
-async def stage():
-    async with Inbox(handler) as inbox:
-        desk = TaskDesk(inbox.engine)
-        yield DeskStage(desk, lambda: MyTransport(...), lease_ms=300)
-        desk.close()
+async def wire(desk):
+    async with await listen(desk, address):
+        yield lambda: connect(address)
 
-await check_transport(stage)
+await check_transport(desk_stage(wire, lease_ms=300))
 ```
+
+`desk_stage` makes a new desk for each check. `TRANSPORT_CHECKS` are the single checks; each hangs up what it connects.
+Whoever has a host of another kind writes a `TransportStage`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Protocol, TypeVar
 
-from laneway.errors import LanewayError, LeaseLostError, TransportUnavailableError, UsageError
-from laneway.external import ExternalTaskResult, Lease
+from laneway.errors import ConflictError, LanewayError, LeaseLostError, TransportUnavailableError, UsageError
+from laneway.external import RESULT_MAX, ExternalTaskResult, Lease
+from laneway.kernel.mailroom import Mailroom, Rules
 from laneway.kernel.task_board import TaskOrder
 from laneway.ports import Transport
 from laneway.records import Effect
 from laneway.rows import Owner
+from laneway.runtime.mail_engine import MailEngine
 from laneway.runtime.task_desk import TaskDesk
-from laneway.transports.wire import serve
+from laneway.stores.memory import MemoryStore
+from laneway.system import HostEnv
+from laneway.transports.wire import Desk, serve
 
-__all__ = ("TRANSPORT_CHECKS", "DeskStage", "OpenStage", "TransportStage", "check_transport")
+__all__ = ("TRANSPORT_CHECKS", "DeskStage", "OpenStage", "TransportStage", "Wire", "check_transport", "desk_stage")
+
+T = TypeVar("T")
 
 OWNER: Final = Owner("default", "default", "conformance")
 LONG_MS: Final = 600_000
+PATIENCE_S: Final = 20  # what a check may take beside the leases whose ends it waits for
 DONE: Final = ExternalTaskResult(result={"output": "done"})
 PAYLOADS: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -86,6 +94,9 @@ class TransportStage(Protocol):
 
 OpenStage = Callable[[], AbstractAsyncContextManager[TransportStage]]
 """A new stage, without tasks."""
+
+Wire = Callable[[Desk], AbstractAsyncContextManager[Callable[[], Transport]]]
+"""Both ends of a transport: listens for a desk, and yields what connects a worker to it."""
 
 
 class DeskStage:
@@ -141,7 +152,109 @@ class DeskStage:
         return await (self._raw(frame) if self._raw is not None else serve(self.desk, frame))
 
 
+def desk_stage(wire: Wire, *, lease_ms: int = 1_000, host: HostEnv | None = None) -> OpenStage:
+    """What sets the stage of each check: a new desk in this process, and a new wire to it.
+
+    `lease_ms` is short, because checks wait for the ends of leases, and far more than an answer takes. Take a `host`
+    whose clock is that of the loop if time is simulated.
+    """
+
+    @asynccontextmanager
+    async def stage() -> AsyncIterator[TransportStage]:
+        async with _desk(host or HostEnv()) as desk, wire(desk) as connect:
+            try:
+                yield DeskStage(desk, connect, lease_ms=lease_ms)
+            finally:
+                desk.close()  # first: a wire that waits for its questions to end would wait for claims
+
+    return stage
+
+
+@asynccontextmanager
+async def _desk(host: HostEnv) -> AsyncIterator[TaskDesk]:
+    """A desk whose tasks are nobody's: there are no sessions and no lanes here."""
+    rows = MemoryStore()
+    mailroom = Mailroom(Rules(), next_seq=rows.next_seq)
+    options: dict[str, Any] = {"store": rows, "clock": host.clock, "ids": host.ids, "workspace": OWNER.workspace}
+    engine = MailEngine(mailroom, **options, lanes=None, handler=_nobody)
+    await engine.open()
+    try:
+        yield TaskDesk(engine)
+    finally:
+        await engine.close(0)
+
+
+async def _nobody(_turn: object) -> None:
+    """No messages here."""
+
+
 # ---- small steps ----
+
+
+class _Noted:
+    """The stage of one check. It notes who connects: all of them hang up when the check is over."""
+
+    def __init__(self, stage: TransportStage, opened: AsyncExitStack) -> None:
+        self.lease_ms = stage.lease_ms
+        self.put, self.withdraw = stage.put, stage.withdraw
+        self.state, self.result = stage.state, stage.result
+        self.passing, self.raw = stage.passing, stage.raw
+        self._connect = stage.connect
+        self._opened = opened
+
+    def connect(self) -> Transport:
+        """A new connection."""
+        transport = self._connect()
+        self._opened.push_async_callback(transport.close)
+        return transport
+
+
+Check = Callable[[TransportStage], Coroutine[Any, Any, None]]
+
+
+def _tidy(check: Check) -> Check:
+    """A check that hangs up what it connects, and fails where a transport never answers."""
+
+    @functools.wraps(check)
+    async def run(stage: TransportStage) -> None:
+        limit_s = PATIENCE_S + 10 * stage.lease_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s) as limit, AsyncExitStack() as opened:
+                await check(_Noted(stage, opened))
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise AssertionError(f"nobody answered within {limit_s:g} s") from error
+
+    return run
+
+
+async def _soon(stage: TransportStage, call: Awaitable[T], otherwise: str) -> T:
+    """An answer that must not take as long as a lease."""
+    try:
+        async with asyncio.timeout(stage.lease_ms / 1000) as limit:
+            return await call
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise AssertionError(otherwise) from error
+
+
+@asynccontextmanager
+async def _asking(call: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """A question that waits meanwhile."""
+    task = asyncio.get_running_loop().create_task(call)
+    try:
+        yield task
+    finally:
+        await _give_up(task)
+
+
+async def _give_up(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # whoever looked at it has seen it
 
 
 async def _take(transport: Transport, worker: str = "w", **wanted: Any) -> Lease:
@@ -173,6 +286,7 @@ def _ids(leases: Sequence[Lease]) -> list[str]:
 # ---- the checks ----
 
 
+@_tidy
 async def check_a_task_goes_its_way(stage: TransportStage) -> None:
     """Claimed, started, completed: and the host sees each step."""
     await stage.put("t", "write")
@@ -187,6 +301,7 @@ async def check_a_task_goes_its_way(stage: TransportStage) -> None:
     assert await worker.claim("the worker") == []
 
 
+@_tidy
 async def check_a_task_arrives_whole(stage: TransportStage) -> None:
     """Every field of a task is what it was, whatever is in it."""
     worker = stage.connect()
@@ -205,6 +320,7 @@ async def check_a_task_arrives_whole(stage: TransportStage) -> None:
         assert not task.is_timed_out()
 
 
+@_tidy
 async def check_a_result_arrives_whole(stage: TransportStage) -> None:
     """Any JSON is a result, and a failure keeps what it says."""
     worker = stage.connect()
@@ -220,6 +336,22 @@ async def check_a_result_arrives_whole(stage: TransportStage) -> None:
         assert await stage.state(name) == ("completed" if result.success else "failed")
 
 
+@_tidy
+async def check_long_texts_arrive_whole(stage: TransportStage) -> None:
+    """Nearly as long as a result may be, there and back: what a line, a buffer or a proxy often has no room for."""
+    long = "x" * (RESULT_MAX - 100)
+    worker = stage.connect()
+    await stage.put("t", "write", payload={"content": long}, lease_ms=LONG_MS)
+    lease = await _take(worker)
+    assert lease.task.payload == {"content": long}
+    await worker.start("t", lease.token)
+    assert await worker.complete("t", lease.token, ExternalTaskResult(result=long)) is True
+    result = await stage.result("t")
+    assert result is not None
+    assert result.result == long
+
+
+@_tidy
 async def check_a_start_after_the_end_of_the_lease_is_refused(stage: TransportStage) -> None:
     """Whoever was silent for too long must not begin, whatever the effect."""
     for effect in Effect:
@@ -239,6 +371,7 @@ async def check_a_start_after_the_end_of_the_lease_is_refused(stage: TransportSt
         assert await other.complete(effect.value, second.token, DONE) is True
 
 
+@_tidy
 async def check_a_lost_worker_is_replaced_if_the_effect_allows(stage: TransportStage) -> None:
     """After the start another worker gets a read or an idempotent task, with the same key; nobody gets a write."""
     for effect in (Effect.READ, Effect.IDEMPOTENT):
@@ -256,6 +389,7 @@ async def check_a_lost_worker_is_replaced_if_the_effect_allows(stage: TransportS
     assert await stage.connect().claim("other", limit=10) == []
 
 
+@_tidy
 async def check_signs_of_life_keep_a_lease(stage: TransportStage) -> None:
     """A worker that shows signs of life keeps its task as long as it likes."""
     worker, lease = await _begin(stage, "t")
@@ -266,6 +400,7 @@ async def check_signs_of_life_keep_a_lease(stage: TransportStage) -> None:
     assert await worker.complete("t", lease.token, DONE) is True
 
 
+@_tidy
 async def check_a_withdrawn_task_is_told_by_the_next_sign_of_life(stage: TransportStage) -> None:
     """Who works on it hears that nobody wants it; its result is refused."""
     worker, lease = await _begin(stage, "t")
@@ -275,6 +410,7 @@ async def check_a_withdrawn_task_is_told_by_the_next_sign_of_life(stage: Transpo
     assert await stage.state("t") == "withdrawn"
 
 
+@_tidy
 async def check_a_withdrawn_task_cannot_be_started(stage: TransportStage) -> None:
     """Between the claim and the start nothing is lost by giving up."""
     await stage.put("t", "write")
@@ -285,6 +421,7 @@ async def check_a_withdrawn_task_cannot_be_started(stage: TransportStage) -> Non
     assert await stage.state("t") == "withdrawn"
 
 
+@_tidy
 async def check_saying_it_twice_is_saying_it_once(stage: TransportStage) -> None:
     """A worker that did not hear the answer asks again, and gets the same one."""
     for effect in Effect:
@@ -296,6 +433,7 @@ async def check_saying_it_twice_is_saying_it_once(stage: TransportStage) -> None
         assert await stage.result(effect.value) == DONE
 
 
+@_tidy
 async def check_a_late_result_counts_only_for_a_write_that_nobody_else_got(stage: TransportStage) -> None:
     """It settles an unknown write; any other late result is refused."""
     worker, lease = await _begin(stage, "write", "write")
@@ -309,6 +447,7 @@ async def check_a_late_result_counts_only_for_a_write_that_nobody_else_got(stage
     assert await stage.state("read") == "pending"
 
 
+@_tidy
 async def check_a_task_that_timed_out_is_over(stage: TransportStage) -> None:
     """Its worker is told to stop."""
     worker, lease = await _begin(stage, "t", timeout_ms=stage.lease_ms // 2)
@@ -318,6 +457,7 @@ async def check_a_task_that_timed_out_is_over(stage: TransportStage) -> None:
     await _refuses(LeaseLostError, worker.complete("t", lease.token, DONE))
 
 
+@_tidy
 async def check_a_foreign_token_changes_nothing(stage: TransportStage) -> None:
     """Nobody but the holder of the lease may say anything about a task."""
     worker, lease = await _begin(stage, "mine", "write")
@@ -335,6 +475,7 @@ async def check_a_foreign_token_changes_nothing(stage: TransportStage) -> None:
     assert await worker.complete("mine", lease.token, DONE) is True
 
 
+@_tidy
 async def check_a_task_has_one_lease_at_a_time(stage: TransportStage) -> None:
     """However many ask at once, each task goes to one of them."""
     names = [f"t{number}" for number in range(20)]
@@ -346,6 +487,7 @@ async def check_a_task_has_one_lease_at_a_time(stage: TransportStage) -> None:
     assert sorted(taken) == sorted(names), taken
 
 
+@_tidy
 async def check_tasks_of_a_lane_are_claimed_in_order(stage: TransportStage) -> None:
     """First in, first out; what goes back keeps its place."""
     for number in range(5):
@@ -357,6 +499,7 @@ async def check_tasks_of_a_lane_are_claimed_in_order(stage: TransportStage) -> N
     assert _ids(await worker.claim("w", limit=10)) == ["t0", "t3", "t4"]
 
 
+@_tidy
 async def check_claims_are_for_lanes_and_commands(stage: TransportStage) -> None:
     """A worker gets only what it has asked for."""
     await stage.put("a", lane="query", command_type="read")
@@ -369,21 +512,58 @@ async def check_claims_are_for_lanes_and_commands(stage: TransportStage) -> None
     assert _ids(await worker.claim("w", lanes=["execute", "query"], limit=9)) == ["a", "b"]
 
 
+@_tidy
 async def check_a_claim_that_waits_is_woken_at_once(stage: TransportStage) -> None:
     """A new task does not wait for anybody's next look."""
-    waiting = asyncio.ensure_future(stage.connect().claim("w", wait_ms=LONG_MS))
-    picky = asyncio.ensure_future(stage.connect().claim("picky", wait_ms=LONG_MS, lanes=["query"]))
-    await stage.passing(20)
-    assert not waiting.done()
-    await stage.put("t")
-    async with asyncio.timeout(stage.lease_ms / 1000):
-        assert _ids(await waiting) == ["t"]
-    assert not picky.done()
-    await stage.put("u", lane="query")
-    async with asyncio.timeout(stage.lease_ms / 1000):
-        assert _ids(await picky) == ["u"]
+    everything = stage.connect().claim("w", wait_ms=LONG_MS)
+    picky = stage.connect().claim("picky", wait_ms=LONG_MS, lanes=["query"])
+    async with _asking(everything) as waiting, _asking(picky) as waiting_too:
+        await stage.passing(20)
+        assert not waiting.done(), "a claim has to wait for a task, as long as it says"
+        await stage.put("t")
+        assert _ids(await _soon(stage, waiting, "a claim that waits has to be woken by a new task")) == ["t"]
+        assert not waiting_too.done()
+        await stage.put("u", lane="query")
+        assert _ids(await _soon(stage, waiting_too, "a claim that waits has to be woken by a new task")) == ["u"]
 
 
+@_tidy
+async def check_a_claim_that_waits_holds_up_nothing_else(stage: TransportStage) -> None:
+    """On one connection, too, frames are answered side by side: else a worker that asks for more looks dead."""
+    worker, lease = await _begin(stage, "t")
+    said = "nothing may wait for a claim on the same transport: answer frames side by side"
+    async with (
+        _asking(worker.claim("w", wait_ms=LONG_MS)) as waiting,
+        _asking(worker.claim("w", wait_ms=LONG_MS, lanes=["query"])) as waiting_too,
+    ):
+        await stage.passing(20)
+        assert await _soon(stage, worker.heartbeat("t", lease.token), said) is True
+        assert await _soon(stage, worker.claim("w"), said) == []
+        assert await _soon(stage, worker.complete("t", lease.token, DONE), said) is True
+        assert not waiting.done()
+        assert not waiting_too.done()
+
+
+@_tidy
+async def check_answers_reach_whoever_asked(stage: TransportStage) -> None:
+    """Many questions at once on one connection, with different answers."""
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        await stage.put(name)
+    worker = stage.connect()
+    tokens = {lease.task.task_id: lease.token for lease in await worker.claim("w", limit=len(names))}
+    assert list(tokens) == names
+    await asyncio.gather(*(worker.start(name, tokens[name]) for name in names))
+    for name in names[::3]:
+        stage.withdraw(name)
+    wanted = await asyncio.gather(*(worker.heartbeat(name, tokens[name]) for name in names))
+    assert wanted == [number % 3 != 0 for number in range(len(names))], wanted
+    done = {name: ExternalTaskResult(result=f"by {name}") for name in names if name not in names[::3]}
+    assert all(await asyncio.gather(*(worker.complete(name, tokens[name], result) for name, result in done.items())))
+    assert {name: await stage.result(name) for name in done} == done
+
+
+@_tidy
 async def check_a_claim_that_waits_is_woken_by_what_goes_back(stage: TransportStage) -> None:
     """So a lost worker costs its lease, and nothing more."""
     await _begin(stage, "t")
@@ -391,37 +571,63 @@ async def check_a_claim_that_waits_is_woken_by_what_goes_back(stage: TransportSt
         assert _ids(await stage.connect().claim("w", wait_ms=LONG_MS)) == ["t"]
 
 
+@_tidy
 async def check_a_claim_that_waits_in_vain_gets_nothing(stage: TransportStage) -> None:
-    """An empty answer is no error."""
-    assert await stage.connect().claim("w", wait_ms=30) == []
+    """An empty answer is no error, and comes when the wait is over."""
+    worker = stage.connect()
+    for wait_ms in (0, 30):
+        said = f"a claim with wait_ms={wait_ms} has to be answered by then"
+        assert await _soon(stage, worker.claim("w", wait_ms=wait_ms), said) == []
 
 
+@_tidy
 async def check_tasks_are_spread_over_those_who_wait(stage: TransportStage) -> None:
     """Whoever has waited longest gets the next one."""
-    waiting = []
-    for number in range(4):
-        waiting.append(asyncio.ensure_future(stage.connect().claim(f"w{number}", limit=10, wait_ms=LONG_MS)))
-        await stage.passing(20)
-    for number in range(4):
-        await stage.put(f"t{number}")
-    async with asyncio.timeout(stage.lease_ms / 1000):
-        got = [_ids(await each) for each in waiting]
+    async with AsyncExitStack() as asked:
+        waiting: list[asyncio.Task[list[Lease]]] = []
+        for number in range(4):
+            claim = stage.connect().claim(f"w{number}", limit=10, wait_ms=LONG_MS)
+            waiting.append(await asked.enter_async_context(_asking(claim)))
+            await stage.passing(20)
+        for number in range(4):
+            await stage.put(f"t{number}")
+        got = [_ids(await _soon(stage, each, "a claim that waits has to be woken by a new task")) for each in waiting]
     assert got == [["t0"], ["t1"], ["t2"], ["t3"]], got
 
 
+@_tidy
 async def check_a_claim_that_is_given_up_costs_no_task(stage: TransportStage) -> None:
     """What it was given at the last moment goes back, at the latest with its lease."""
-    giving_up = asyncio.ensure_future(stage.connect().claim("gone", wait_ms=LONG_MS))
-    await stage.passing(20)
+    async with _asking(stage.connect().claim("gone", wait_ms=LONG_MS)) as giving_up:
+        await stage.passing(20)
+        await stage.put("t", "write")
+        giving_up.cancel()
+        await asyncio.wait([giving_up])
+        if not giving_up.cancelled():  # it had its answer before it was cancelled
+            assert _ids(giving_up.result()) == ["t"]
+        async with asyncio.timeout(stage.lease_ms * 3 / 1000):
+            assert _ids(await stage.connect().claim("w", wait_ms=LONG_MS)) == ["t"]
+
+
+@_tidy
+async def check_a_claim_that_was_given_up_takes_nothing(stage: TransportStage) -> None:
+    """Who gave up is not waited for: the next task is there for others, and the connection is as good as before."""
+    worker = stage.connect()
+    async with _asking(worker.claim("gone", wait_ms=LONG_MS)) as giving_up:
+        await stage.passing(20)
+        giving_up.cancel()
+        await asyncio.wait([giving_up])
+    await stage.passing(stage.lease_ms // 2)  # until the host has heard of it
     await stage.put("t", "write")
-    giving_up.cancel()
-    await asyncio.wait([giving_up])
-    if not giving_up.cancelled():  # it had its answer before it was cancelled
-        assert _ids(giving_up.result()) == ["t"]
-    async with asyncio.timeout(stage.lease_ms * 3 / 1000):
-        assert _ids(await stage.connect().claim("w", wait_ms=LONG_MS)) == ["t"]
+    await stage.passing(20)
+    state = await stage.state("t")
+    assert state == "pending", f"the task is {state}: a claim that was given up has to be given up on the host, too"
+    lease = await _take(worker)
+    await worker.start("t", lease.token)
+    assert await worker.complete("t", lease.token, DONE) is True
 
 
+@_tidy
 async def check_what_makes_no_sense_is_refused(stage: TransportStage) -> None:
     """The error is the caller's, and nothing has changed."""
     await stage.put("t")
@@ -434,7 +640,7 @@ async def check_what_makes_no_sense_is_refused(stage: TransportStage) -> None:
     await worker.start("t", lease.token)
     for nonsense in ({"result": {1, 2}}, {"success": 1}, {"success": True, "more": 1}):
         await _refuses(UsageError, worker.complete("t", lease.token, nonsense))
-    await _refuses(LanewayError, worker.release("t", lease.token))
+    await _refuses(ConflictError, worker.release("t", lease.token))
     assert await stage.state("t") == "started"
     assert await worker.complete("t", lease.token, DONE) is True
 
@@ -467,6 +673,7 @@ GARBAGE: Final[tuple[tuple[Any, str], ...]] = (
 )
 
 
+@_tidy
 async def check_garbage_is_answered_with_an_error_that_names_the_field(stage: TransportStage) -> None:
     """A host survives whatever is sent to it."""
     await stage.put("t")
@@ -479,22 +686,44 @@ async def check_garbage_is_answered_with_an_error_that_names_the_field(stage: Tr
     assert lease.task.task_id == "t"
 
 
+@_tidy
 async def check_closing_one_connection_leaves_the_others(stage: TransportStage) -> None:
     """A closed transport says so; what its worker held goes back with its lease."""
     await stage.put("t")
     leaving, staying = stage.connect(), stage.connect()
-    await _take(leaving)
+    lease = await _take(leaving)
     await leaving.close()
     await leaving.close()
     await _refuses(TransportUnavailableError, leaving.claim("w"))
+    await _refuses(TransportUnavailableError, leaving.start("t", lease.token))
+    await _refuses(TransportUnavailableError, leaving.heartbeat("t", lease.token))
+    await _refuses(TransportUnavailableError, leaving.complete("t", lease.token, DONE))
+    await _refuses(TransportUnavailableError, leaving.release("t", lease.token))
     async with asyncio.timeout(stage.lease_ms * 3 / 1000):
         assert _ids(await staying.claim("w", wait_ms=LONG_MS)) == ["t"]
 
 
-TRANSPORT_CHECKS: Final[tuple[Callable[[TransportStage], Awaitable[None]], ...]] = (
+@_tidy
+async def check_closing_ends_a_claim_that_waits(stage: TransportStage) -> None:
+    """Nobody waits for an answer that cannot come, and nobody is given a task that cannot arrive."""
+    leaving = stage.connect()
+    async with _asking(leaving.claim("gone", wait_ms=LONG_MS)) as waiting:
+        await stage.passing(20)
+        await leaving.close()
+        said = "a claim has to end when its transport is closed"
+        await _refuses(TransportUnavailableError, _soon(stage, waiting, said))
+    await stage.passing(stage.lease_ms // 2)  # until the host has heard of it
+    await stage.put("t", "write")
+    await stage.passing(20)
+    state = await stage.state("t")
+    assert state == "pending", f"the task is {state}: a claim of somebody who has hung up has to be given up"
+
+
+TRANSPORT_CHECKS: Final[tuple[Check, ...]] = (
     check_a_task_goes_its_way,
     check_a_task_arrives_whole,
     check_a_result_arrives_whole,
+    check_long_texts_arrive_whole,
     check_a_start_after_the_end_of_the_lease_is_refused,
     check_a_lost_worker_is_replaced_if_the_effect_allows,
     check_signs_of_life_keep_a_lease,
@@ -508,13 +737,17 @@ TRANSPORT_CHECKS: Final[tuple[Callable[[TransportStage], Awaitable[None]], ...]]
     check_tasks_of_a_lane_are_claimed_in_order,
     check_claims_are_for_lanes_and_commands,
     check_a_claim_that_waits_is_woken_at_once,
+    check_a_claim_that_waits_holds_up_nothing_else,
+    check_answers_reach_whoever_asked,
     check_a_claim_that_waits_is_woken_by_what_goes_back,
     check_a_claim_that_waits_in_vain_gets_nothing,
     check_tasks_are_spread_over_those_who_wait,
     check_a_claim_that_is_given_up_costs_no_task,
+    check_a_claim_that_was_given_up_takes_nothing,
     check_what_makes_no_sense_is_refused,
     check_garbage_is_answered_with_an_error_that_names_the_field,
     check_closing_one_connection_leaves_the_others,
+    check_closing_ends_a_claim_that_waits,
 )
 """Every check, each for a new stage."""
 

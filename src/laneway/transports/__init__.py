@@ -4,7 +4,7 @@ To bring your own: carry the text of a frame to the host, give it to `serve`, an
 
 ```python
 transport = FrameTransport(exchange)        # on the worker: `await exchange(frame)` returns the answer, as text
-answer = await serve(desk, frame)           # on the host; never raises
+answer = await serve(desk, frame)           # on the host; a frame that makes no sense is answered, too
 ```
 
 It is finished when `laneway.testing.transports.check_transport` passes.
@@ -13,6 +13,6 @@ It is finished when `laneway.testing.transports.check_transport` passes.
 from __future__ import annotations
 
 from laneway.transports.local import LocalTransport
-from laneway.transports.wire import FrameTransport, serve
+from laneway.transports.wire import FRAME_MAX, Desk, FrameTransport, serve
 
-__all__ = ("FrameTransport", "LocalTransport", "serve")
+__all__ = ("FRAME_MAX", "Desk", "FrameTransport", "LocalTransport", "serve")

@@ -9,7 +9,7 @@ import asyncio
 from typing import Protocol
 
 from laneway.errors import TransportUnavailableError
-from laneway.transports.wire import Desk, FrameTransport, serve
+from laneway.transports.wire import Desk, FrameTransport, check_desk, serve
 
 __all__ = ("LocalTransport",)
 
@@ -26,6 +26,7 @@ class LocalTransport(FrameTransport):
     """Reaches a desk in the same process."""
 
     def __init__(self, desk: LocalDesk) -> None:
+        check_desk(desk, who="LocalTransport", more=("loop",))
         super().__init__(self._carry)
         self._desk = desk
 

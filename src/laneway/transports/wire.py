@@ -22,11 +22,13 @@ passed over, so that a newer side may say more; what an older one could misunder
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from laneway.errors import (
+    ConfigError,
     InternalError,
     LanewayError,
     TransportUnavailableError,
@@ -37,7 +39,7 @@ from laneway.errors import (
 from laneway.external import ExternalTask, ExternalTaskResult, Lease
 from laneway.records import Effect
 
-__all__ = ("FRAME_MAX", "VERSION", "Desk", "FrameTransport", "serve")
+__all__ = ("FRAME_MAX", "VERSION", "Desk", "FrameTransport", "check_desk", "serve")
 
 VERSION: Final = 1
 FRAME_MAX: Final = 64_000_000
@@ -67,6 +69,22 @@ class Desk(Protocol):
 
     async def release(self, task_id: str, token: str, reason: str = "") -> None:
         """Give it back."""
+
+
+_DESK: Final = ("claim", "start", "heartbeat", "complete", "release")
+
+
+def check_desk(desk: object, *, who: str, more: tuple[str, ...] = ()) -> None:
+    """Refuse what is no desk; the likeliest mistake is an `await` that was forgotten."""
+    # Of its class, too: a desk that is not open yet has no loop.
+    if all(hasattr(desk, name) or hasattr(type(desk), name) for name in (*_DESK, *more)):
+        return
+    found = f"{desk!r:.80}"
+    if inspect.iscoroutine(desk):
+        desk.close()  # it is told here, and not again by Python
+        found = "a coroutine that nobody has awaited"
+    hint = "take `await session.desk()`, or `session.desk()` of a session without asyncio"
+    raise ConfigError(f"{who} needs a desk, not {found}", setting="desk", value=desk, hint=hint)
 
 
 class _FlawError(Exception):
@@ -244,7 +262,10 @@ def _without_own(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def serve(desk: Desk, frame: str | bytes) -> str:
-    """Answer one frame. Whatever goes wrong is an answer, too; only being cancelled gets out of here."""
+    """Answer one frame. Whatever goes wrong is an answer, too.
+
+    Only being cancelled gets out of here, and a `ConfigError` if `desk` is no desk: a host that can answer nobody.
+    """
     number = 0
     try:
         body = _parsed(frame)
@@ -255,6 +276,7 @@ async def serve(desk: Desk, frame: str | bytes) -> str:
     except LanewayError as error:
         return _error_frame(number, error)
     except Exception as error:  # noqa: BLE001 - one worker's question must not end the host
+        check_desk(desk, who="serve")
         return _error_frame(number, InternalError(f"the host failed: {describe(error)[:TEXT_MAX]}"))
 
 
@@ -292,14 +314,24 @@ class FrameTransport:
     """A `Transport` over anything that can carry a text to the host and bring one back.
 
     When nobody answers, `exchange` raises `TransportUnavailableError`, `OSError` or `EOFError`. An answer that makes no
-    sense is a `TransportUnavailableError`, too: whoever sent it is not the host, or not as it should be.
+    sense is a `TransportUnavailableError`, too: whoever sent it is not the host, or not as it should be. `close` lets
+    go of what `exchange` keeps open; it is called once.
     """
 
-    def __init__(self, exchange: Exchange, *, close: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, exchange: Exchange, *, close: Callable[[], Awaitable[object] | None] | None = None) -> None:
+        if not callable(exchange):
+            hint = "async def exchange(frame: str) -> str"
+            said = f"exchange is a function that carries a frame to the host, not {exchange!r:.80}"
+            raise ConfigError(said, setting="exchange", value=exchange, hint=hint)
+        if close is not None and not callable(close):
+            said = f"close is a function that hangs up, not {close!r:.80}"
+            raise ConfigError(said, setting="close", value=close, hint="pass the function, and do not call it")
         self._exchange = exchange
         self._close = close
         self._number = 0
         self._closed = False
+        self._asking: set[asyncio.Task[Any]] = set()
+        self._cut: set[asyncio.Task[Any]] = set()  # those of them that were cancelled by `close`
 
     async def claim(
         self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
@@ -330,11 +362,19 @@ class FrameTransport:
         await self._ask("release", task_id=task_id, token=token, reason=text_of(reason)[:TEXT_MAX])
 
     async def close(self) -> None:
-        """Let go of the connection."""
-        if not self._closed:
-            self._closed = True
-            if self._close is not None:
-                await self._close()
+        """Let go of the connection. Whoever waits for an answer is told; a claim that waits takes no task any more."""
+        if self._closed:
+            return
+        self._closed = True
+        here = asyncio.current_task()
+        self._cut = {task for task in self._asking if task is not here}
+        for task in self._cut:
+            task.cancel()
+        await asyncio.sleep(0)  # they may want to give up their questions while there is a connection
+        if self._close is not None:
+            hanging_up = self._close()
+            if inspect.isawaitable(hanging_up):
+                await hanging_up
 
     async def _ask(self, op: str, **facts: Any) -> dict[str, Any]:
         if self._closed:
@@ -344,16 +384,37 @@ class FrameTransport:
             frame = _frame(number, op=op, **facts)
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"{op} cannot be sent: {error}", hint="what is sent is JSON") from None
-        try:
-            answer = await self._exchange(frame)
-        except (OSError, EOFError) as error:
-            raise TransportUnavailableError(f"nobody answers: {describe(error)}") from error
+        answer = await self._carried(frame)
         body = self._read(lambda: _parsed(answer))
         if self._read(lambda: _a(bool, body.get("ok"), "ok")):
             if body.get("id") != number:
                 raise TransportUnavailableError(f"the answer is to frame {body.get('id')!r:.40}, not to {number}")
             return body
         raise self._read(lambda: _error_of(body.get("error")))
+
+    async def _carried(self, frame: str) -> str:
+        """The answer to a frame; `close` ends the wait for it."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancels = task.cancelling()
+        self._asking.add(task)
+        try:
+            asking = self._exchange(frame)
+            if not inspect.isawaitable(asking):
+                said = f"exchange has to be async: it returned {type(asking).__name__}, which nobody can await"
+                raise ConfigError(said, setting="exchange", hint="async def exchange(frame: str) -> str")
+            return await asking
+        except (OSError, EOFError) as error:
+            raise TransportUnavailableError(f"nobody answers: {describe(error)}") from error
+        except asyncio.CancelledError:
+            if task in self._cut and task.cancelling() == cancels + 1:  # by `close`, and by nobody else
+                raise TransportUnavailableError("this transport was closed meanwhile", hint="make a new one") from None
+            raise
+        finally:
+            self._asking.discard(task)
+            if task in self._cut:
+                self._cut.discard(task)
+                task.uncancel()
 
     @staticmethod
     def _read(read: Callable[[], T]) -> T:
