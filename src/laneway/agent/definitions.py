@@ -23,12 +23,12 @@ TEXT_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One kind of agent. `tools` are rules as permissions have them; empty: whatever the parent has."""
+    """One kind of agent. `tools` are rules as permissions have them; None: whatever the parent has."""
 
     name: str
     description: str = ""
     system: str = ""
-    tools: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
     model: str | None = None
     max_tool_rounds: int | None = None
     path: str = ""
@@ -41,11 +41,11 @@ class Definition:
     @property
     def allowed(self) -> tuple[str, ...] | None:
         """The rules that its calls are held against (`Skills.inherit`); None: none."""
-        return self.tools or None
+        return self.tools
 
     def offers(self, tool: str) -> bool:
         """Whether any call of a tool may be allowed; the others need not even be shown to its model."""
-        return not self.tools or any(parse_rule(rule).is_for(tool) for rule in self.tools)
+        return self.tools is None or any(parse_rule(rule).is_for(tool) for rule in self.tools)
 
 
 class Definitions:
@@ -91,7 +91,7 @@ def _definition(page: Page) -> Definition:
         name=page.name(),
         description=page.description(),
         system=page.body,
-        tools=page.rules("tools") or (),
+        tools=page.rules("tools"),
         model=page.word("model"),
         max_tool_rounds=page.count("max_tool_rounds", most=ROUNDS_MAX),
         path=page.path,

@@ -53,12 +53,21 @@ def test_a_tool_is_offered_if_some_call_of_it_may_be_allowed(tmp_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize("tools", ["tools: []", "tools: ''", "description: x"])
+@pytest.mark.parametrize("tools", ["model: scripted", "description: x"])
 def test_without_tools_it_has_those_of_its_parent(tmp_path: Path, tools: str) -> None:
     put(tmp_path, "x", f"---\nname: x\n{tools}\n---\n")
     found = Definitions([str(tmp_path)]).get("x")
     assert found is not None
     assert found.allowed is None
+
+
+@pytest.mark.parametrize("tools", ["tools: []", "tools: ''"])
+def test_with_an_empty_list_of_tools_it_has_none(tmp_path: Path, tools: str) -> None:
+    put(tmp_path, "x", f"---\nname: x\n{tools}\n---\n")
+    found = Definitions([str(tmp_path)]).get("x")
+    assert found is not None
+    assert found.allowed == ()
+    assert not found.offers("read")
 
 
 @pytest.mark.parametrize(
