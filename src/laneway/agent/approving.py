@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from laneway.errors import ConflictError, LanewayError, UsageError, text_of
@@ -141,29 +141,25 @@ class Approving(ABC):
 
     def _was_asked_before(self, call_id: str) -> bool:
         """Whether an answer may be meant for an earlier call: ids of calls are the model's, who may use one again."""
-        children = cast("AsyncSession", self).children()
-        family = [self.confirmations, *(child.confirmations for child in children)]
-        return sum(each.asked[call_id] for each in family) > 1
+        return sum(each.confirmations.asked[call_id] for each in self._family()) > 1
 
     def _asked(self) -> list[ApprovalEntry]:
         """The requests about calls that are pending, here and in sub-agents."""
         boxes = self.host.inbox.engine.kernel.boxes
         found = [
             entry
-            for owner in self._owners()
-            if owner in boxes
-            for entry in boxes[owner].approvals.values()
+            for each in self._family()
+            if each.owner in boxes
+            for entry in boxes[each.owner].approvals.values()
             if entry.approval.call_id
         ]
         return sorted(found, key=lambda entry: entry.seq)
 
-    def _owners(self) -> list[Owner]:
-        """This session, and those of its sub-agents."""
-        children = getattr(self, "children", None)
-        found = [self.owner]
-        for child in children() if callable(children) else ():
-            found += child._owners()  # noqa: SLF001 - the same family
-        return found
+    def _family(self) -> Iterator[Approving]:
+        """This session, and its sub-agents at every depth."""
+        yield self
+        for child in cast("AsyncSession", self).children():
+            yield from child._family()  # noqa: SLF001 - the same family
 
     # ---- commands ----
 

@@ -470,6 +470,14 @@ def denied_reply(right: str) -> str:
     )
 
 
+def not_an_approver_reply() -> str:
+    """The answer to `/approve` and `/deny` of somebody whom the request does not name: a right would not help."""
+    return (
+        "You may not do that: this request names who may answer it, and you are not among them. Nothing was changed."
+        " One of them, or an owner, can answer it."
+    )
+
+
 def new_reply(waiting: int, turn: bool) -> str:  # noqa: FBT001 - a count that is 0 or 1
     """The answer to `/new`."""
     ended = [_count(waiting, "waiting message")] if waiting else []

@@ -10,7 +10,7 @@ from laneway.errors import LanewayError, PermissionDeniedError
 from laneway.kernel import directives, texts
 from laneway.kernel.mailbox import decode_approval
 from laneway.kernel.settings import merge
-from laneway.mail import ApprovalState, QueueOptions, QueueSettings, Sender
+from laneway.mail import Approval, ApprovalState, QueueOptions, QueueSettings, Sender
 from laneway.rows import Owner
 from laneway.runtime.mail_engine import MailEngine
 
@@ -131,13 +131,23 @@ class Commands:
         try:
             answered = await engine.change(owner, engine.kernel.answer_approval, owner, approval_id, state, **facts)
         except PermissionDeniedError:
-            return texts.denied_reply("approve")
+            box = engine.kernel.boxes.get(owner)
+            entry = box.approvals.get(approval_id) if box is not None else None
+            return _refused(entry.approval if entry is not None else None)
         if answered is not None:
             return texts.approval_reply(approval_id, answered.state)
         row = await engine.store.history.state("approval", approval_id)
         if row is not None and Owner(row.tenant, row.workspace, row.session) == owner:
             known = decode_approval(row, json.loads(row.body))
-            may, is_now = known.may_be_answered_by(sender), known.state.value
-        else:
-            may, is_now = sender is None or sender.may("approve"), ""
-        return texts.approval_reply(approval_id, is_now) if may else texts.denied_reply("approve")
+            if not known.may_be_answered_by(sender):
+                return _refused(known)
+            return texts.approval_reply(approval_id, known.state.value)
+        may = sender is None or sender.may("approve")
+        return texts.approval_reply(approval_id, "") if may else texts.denied_reply("approve")
+
+
+def _refused(approval: Approval | None) -> str:
+    """Why a sender may not answer, and the way out: a request that names its approvers asks for no right."""
+    if approval is not None and approval.approvers:
+        return texts.not_an_approver_reply()
+    return texts.denied_reply("approve")

@@ -350,13 +350,15 @@ async def test_only_approvers_owners_and_the_host_answer_and_others_are_told() -
             for stranger in (BOB, EVE, "zed"):
                 for say_it in ("/approve", "/deny"):
                     reply = await session.command(f"{say_it} {found.approval_id}", sender=stranger)
-                    assert "You may not do that" in (reply or "")
+                    assert "You may not do that: this request names who may answer it" in (reply or "")
             assert [each.tool_id for each in await pending(session)] == [key]
             assert f"Request {found.approval_id} is approved." == await session.command(
                 f"/approve {found.approval_id}", sender=who
             )
             late = await session.command(f"/deny {found.approval_id} no", sender=who)
             assert late == f"Request {found.approval_id} is approved."
+            too_late = await session.command(f"/deny {found.approval_id} no", sender=EVE)
+            assert "this request names who may answer it" in (too_late or "")
             await passing()
         await sent
     assert bench.ended == ["a", "b", "c"]
@@ -687,6 +689,27 @@ async def test_what_a_sub_agent_asks_is_answered_at_its_parent(way: str) -> None
             assert await session.confirm_tool_use("a" if way == "call" else found.approval_id, True)
         assert (await sent).text == "parent"
     assert bench.ended == ["a"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@staged
+async def test_an_answer_that_comes_too_late_counts_for_no_other_call_with_the_same_id_at_any_depth(depth: int) -> None:
+    bench = Bench()
+    tasks = [[call("task", prompt="do it", description="work").with_id(f"t{n}")] for n in range(depth)]
+    again = [[call("act", key="ada").with_id("c")], [call("act", key="eve").with_id("c")]]
+    model = ScriptedModel([*tasks, *again, *[[say("done")]] * (depth + 1)])
+    async with opened(model, bench, subagents=True, max_subagent_depth=3, **asks()) as session:
+        sent = sending(session, "go")
+        assert (await the_one(session)).args == {"key": "ada"}
+        assert await session.cancel_confirmations("too late") == 1
+        await passing()
+        found = await the_one(session)
+        assert found.args == {"key": "eve"}
+        with pytest.raises(ConflictError, match="has been asked about before"):
+            await session.confirm_tool_use("c", True)
+        assert await session.confirm_tool_use(found.approval_id, False)
+        await sent
+    assert bench.began == []
 
 
 @staged
