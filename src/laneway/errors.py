@@ -556,9 +556,13 @@ class ToolFailedError(JobFailedError):
 
 
 class RunFailedError(JobFailedError):
-    """A run of an agent ended without an answer, and its own exception is not at hand; `reason` says why."""
+    """A run of an agent ended without an answer, and its own exception is not at hand; `reason` says why.
+
+    `is_intended`: a policy has ended it, as it is meant to, and nothing went wrong.
+    """
 
     code = "run_failed"
+    is_intended = False
 
     def __init__(self, message: str, *, run_id: str = "", reason: str = "", hint: str = "") -> None:
         super().__init__(message, job_id=run_id, reason=reason, hint=hint)

@@ -5,6 +5,7 @@ The host is its own approver: what its policy denies is refused, what would have
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -14,20 +15,32 @@ from typing import TYPE_CHECKING, Any
 from laneway.agent.gates import Asked, Gates
 from laneway.agent.hearing import heard_run
 from laneway.agent.tool_calls import within
-from laneway.dialogue import ToolContext, ToolOutput, ToolSpec, compact_json, copied
-from laneway.errors import PermissionDeniedError, ToolFailedError, UsageError
-from laneway.records import DURATION_MAX_MS
+from laneway.dialogue import ResultStatus, ToolContext, ToolOutput, ToolResult, ToolSpec, compact_json, copied
+from laneway.errors import JobTimeoutError, PermissionDeniedError, ToolFailedError, UsageError, describe, text_of
+from laneway.records import DURATION_MAX_MS, Effect
 
 if TYPE_CHECKING:
+    from laneway.agent.agent import AsyncAgent
     from laneway.agent.externals import Externals
     from laneway.agent.host import Host
     from laneway.agent.session_lanes import SessionLanes
     from laneway.agent.settings import SessionSettings
     from laneway.options import LaneHandlerConfig
     from laneway.ports import Tool
-    from laneway.records import Effect
 
 __all__ = ("DirectTools",)
+
+
+class _Made:
+    """A call of the host: whether it has begun, and whether the hooks have heard of its end."""
+
+    __slots__ = ("asked", "began_ms", "handler", "is_told")
+
+    def __init__(self, asked: Asked, handler: LaneHandlerConfig) -> None:
+        self.asked = asked
+        self.handler = handler
+        self.began_ms = -1
+        self.is_told = False
 
 
 class DirectTools(ABC):
@@ -40,6 +53,7 @@ class DirectTools(ABC):
     gates: Gates
     host: Host
     externals: Externals
+    _agent: AsyncAgent
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -59,21 +73,24 @@ class DirectTools(ABC):
         await self.ready()
         asked = await self._admitted(name, arguments or {})
         tool, lane = asked.tool, asked.lane
-        handler = self.externals.handler_of(asked)
-        attempt = functools.partial(self._call, asked, handler)
+        made = _Made(asked, self.externals.handler_of(asked))
+        attempt = functools.partial(self._call, made)
         limit = tool.spec.timeout_ms or self.settings.tool_timeout_ms
-        if handler.mode == "external":
+        if made.handler.mode == "external":
             limit = DURATION_MAX_MS  # the time of its task is what counts
-        if self.lanes is None:
-            return await within(attempt, limit)
-        job = self.lanes.submit_tool(
-            replace(tool.spec, timeout_ms=limit),
-            attempt,
-            lane=lane,
-            payload={"tool": name, "arguments": asked.arguments},
-            label=name,
-        )
-        return await job
+        try:
+            if self.lanes is None:
+                return await within(attempt, limit)
+            return await self.lanes.submit_tool(
+                replace(tool.spec, timeout_ms=limit),
+                attempt,
+                lane=lane,
+                payload={"tool": name, "arguments": asked.arguments},
+                label=name,
+            )
+        except Exception as error:
+            await self._tell_failed(made, error)
+            raise
 
     async def _admitted(self, name: str, arguments: Mapping[str, Any]) -> Asked:
         tool = self.toolbox.get(name)
@@ -92,20 +109,49 @@ class DirectTools(ABC):
             raise PermissionDeniedError(f"{name}: {refusal.reason}", hint=hint)
         return asked
 
-    async def _call(self, asked: Asked, handler: LaneHandlerConfig, attempt: int) -> ToolOutput:
+    async def _call(self, made: _Made, attempt: int) -> ToolOutput:
+        asked = made.asked
         context = replace(self.tool_context, key=asked.key, attempt=attempt)
-        began_ms = self.host.inbox.engine.now()
-        if handler.mode == "external":
-            output = await self.externals.direct(asked, handler, context)
+        made.began_ms = self.host.inbox.engine.now()
+        if made.handler.mode == "external":
+            output = await self.externals.direct(asked, made.handler, context)
         else:
             output = await heard_run(asked.tool, copied(asked.arguments), context)
-        await self.gates.tell_output(asked, output, max(0, self.host.inbox.engine.now() - began_ms))
+        made.is_told = True
+        await self.gates.tell_output(asked, output, self._took(made))
         return output
+
+    def _took(self, made: _Made) -> int:
+        return max(0, self.host.inbox.engine.now() - made.began_ms)
+
+    async def _tell_failed(self, made: _Made, error: BaseException) -> None:
+        """A call has ended with an exception; one that was made may have had its effect, so the hooks are told."""
+        if made.began_ms < 0 or made.is_told:
+            return
+        made.is_told = True
+        asked, status, said = made.asked, ResultStatus.ERROR, f"[Failed: {describe(error)}]"
+        if isinstance(error, TimeoutError | JobTimeoutError):
+            status, said = ResultStatus.TIMED_OUT, f"[Timed out: {text_of(error)}]"
+        elif isinstance(error, asyncio.CancelledError):
+            status = ResultStatus.CANCELLED if asked.tool.spec.effect is Effect.READ else ResultStatus.UNKNOWN
+            said = "[Cut off: nobody waited for it any longer]"
+        result = ToolResult(call_id=asked.call_id, name=asked.name, output=said, status=status)
+        if self.gates.wants_ends:
+            await self.gates.tell_end(asked, result, self._took(made))
 
     async def _run_payload(self, tool: str, arguments: Mapping[str, Any], *, attempt: int) -> Any:
         """Run a payload that is in a lane already."""
         asked = await self._admitted(tool, arguments)
-        output = await self._call(asked, self.externals.handler_of(asked), attempt)
+        made = _Made(asked, self.externals.handler_of(asked))
+        try:
+            output = await self._call(made, attempt)
+        except asyncio.CancelledError as error:  # its time is over, or its job was ended: nothing may wait here
+            telling = self._tell_failed(made, error)
+            self._agent.keep(asyncio.get_running_loop().create_task(telling, name=f"laneway-told {tool}"))
+            raise
+        except Exception as error:
+            await self._tell_failed(made, error)
+            raise
         return output.text
 
     async def _text(self, name: str, **arguments: Any) -> str:

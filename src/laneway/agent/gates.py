@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from laneway.dialogue import ResultStatus, ToolOutput, ToolResult, compact_json, copied
 from laneway.errors import LanewayError, describe, text_of
-from laneway.kernel.hooks import HookAction
+from laneway.kernel.hooks import HookAction, HookVerdict
 from laneway.kernel.permissions import Verdict, decide
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Gates:
             return Refusal(gate="hook", reason=verdict.reason, status=ResultStatus.SKIPPED)
         if verdict.action is not HookAction.CONTINUE:
             return Refusal(gate="hook", reason=verdict.reason)
-        return self._change(asked, verdict.arguments)
+        return self._change(asked, verdict)
 
     def _payload(self, asked: Asked) -> dict[str, Any]:
         session = self._session
@@ -111,23 +111,31 @@ class Gates:
             "by": "host" if asked.run is None else "model",
         }
 
-    def _change(self, asked: Asked, arguments: dict[str, Any] | None) -> Refusal | None:
+    def _change(self, asked: Asked, verdict: HookVerdict) -> Refusal | None:
         """What a hook has made of the arguments is checked like what the model has said."""
-        if arguments is None:
+        if verdict.arguments is None:
             return None
         try:
-            text = compact_json(arguments)
+            text = compact_json(verdict.arguments)
             asked.arguments = asked.tool.check(text)
             asked.text = text
         except (LanewayError, TypeError, ValueError) as error:
-            return Refusal(gate="hook", reason=f"a hook has changed the arguments: {text_of(error)}")
+            said = text_of(error)
         except Exception as error:  # noqa: BLE001 - a tool of one's own may raise anything
-            return Refusal(gate="hook", reason=f"a hook has changed the arguments: {describe(error)}")
-        return None
+            said = describe(error)
+        else:
+            return None
+        who = f"the hook {verdict.hook_id!r} has changed the arguments (what it gives stands for all of them)"
+        return Refusal(gate="hook", reason=f"{who}: {said}")
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether any hook is told how calls end."""
+        return self._session.hooks.wants("post_tool_use")
 
     async def tell_output(self, asked: Asked, output: ToolOutput, took_ms: int) -> None:
         """A call of the host has ended: the hooks are told, if there are any."""
-        if self._session.hooks.wants("post_tool_use"):
+        if self.wants_ends:
             status = ResultStatus.ERROR if output.is_error else ResultStatus.OK
             result = ToolResult(call_id=asked.call_id, name=asked.name, output=output.text, status=status)
             await self.tell_end(asked, replace(result, exit_code=output.exit_code), took_ms)

@@ -86,6 +86,12 @@ class RunHooks:
             return "", verdict.arguments
         return verdict.reason, None
 
+    def _blocked(self, what: str, reason: str) -> RunFailedError:
+        """What ends the run. That is what a hook is there for; of one that has failed, the log has a word already."""
+        error = RunFailedError(f"a hook blocks {what}: {reason}", run_id=self._run.id, reason=reason)
+        error.is_intended = True
+        return error
+
     # ---- prompts ----
 
     async def prompt(self, prompt: Prompt, messages: Iterable[str]) -> Prompt:
@@ -94,7 +100,7 @@ class RunHooks:
             return prompt
         said, reason = await self._heard(prompt, messages)
         if reason:
-            raise RunFailedError(f"a hook blocks the prompt: {reason}", run_id=self._run.id, reason=reason)
+            raise self._blocked("the prompt", reason)
         return said
 
     async def later_prompt(self, prompt: Prompt, message_id: str) -> Prompt:
@@ -128,8 +134,7 @@ class RunHooks:
         )
         reason, _ = await self._ask("generate_start", payload)
         if reason:
-            said_so = f"a hook blocks the call of the model: {reason}"
-            raise RunFailedError(said_so, run_id=self._run.id, reason=reason)
+            raise self._blocked("the call of the model", reason)
 
     async def generate_end(self, answer: Answer, *, purpose: str, took_ms: int) -> None:
         """The model has answered."""

@@ -173,6 +173,10 @@ class Hooks:
         """Whether any hook is there for an event."""
         return bool(self._by_event.get(event_type))
 
+    def tools(self) -> list[tuple[str, str]]:
+        """The hooks that are for certain tools, and what their matchers say of them."""
+        return [(name, each.rule.matcher.tool) for name, each in self._hooks.items() if each.rule.matcher.tool]
+
     def _now(self, hook: _Registered) -> _Registered | None:
         """What has become of a hook since the event began: a gate that is replaced meanwhile leaves no gap."""
         found = self._hooks.get(hook.rule.hook_id)
@@ -184,7 +188,7 @@ class Hooks:
         """Ask the hooks of an event that may be stopped, one after the other; the first that does not go on decides."""
         assert event_type in GATES, event_type
         told = {**self._labels, **payload}
-        arguments: dict[str, Any] | None = None
+        decided = HookVerdict()
         for each in self._by_event.get(event_type, ()):
             hook = self._now(each)
             if hook is None:
@@ -193,9 +197,9 @@ class Hooks:
             if verdict.action is not HookAction.CONTINUE:
                 return verdict
             if verdict.arguments is not None:
-                arguments = verdict.arguments
-                told = changed(event_type, told, arguments)
-        return HookVerdict(arguments=arguments)
+                decided = HookVerdict(arguments=verdict.arguments, hook_id=hook.rule.hook_id)
+                told = changed(event_type, told, verdict.arguments)
+        return decided
 
     async def decide(
         self, event_type: str, payload: Mapping[str, Any], *, wait: Callable[[int], Awaitable[object]]
@@ -323,7 +327,9 @@ class Hooks:
 
     def _failed(self, hook: _Registered, told: Mapping[str, Any], error: Exception) -> str:
         rule, said = hook.rule, _said(error)
-        _log.warning("hook %r failed on %s: %s\n%s", rule.hook_id, rule.event_type, said, trace_of(error))
+        is_ours = isinstance(error, _FailedError | NonsenseError) and error.__cause__ is None
+        trace = "" if is_ours else "\n" + trace_of(error)  # where we noticed it says nothing about the hook
+        _log.warning("hook %r failed on %s: %s%s", rule.hook_id, rule.event_type, said, trace)
         if self._on_event is not None:
             self._on_event(
                 HookFailedEvent(

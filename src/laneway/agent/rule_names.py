@@ -1,4 +1,4 @@
-"""Rules of permissions that name no tool: most likely a misspelling, and nothing else would say so."""
+"""Rules and matchers that name no tool: most likely a misspelling, and nothing else would say so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from laneway.tools import builtin_tools
 if TYPE_CHECKING:
     from laneway.agent.agent import AsyncAgent
     from laneway.agent.session import AsyncSession
-    from laneway.policies import PermissionPolicy
 
 __all__ = ("warn_of_rules",)
 
@@ -29,16 +28,17 @@ OWN: Final = (SKILL, UPDATE_PLAN, *(each.__name__ for each in (task, parallel_ta
 
 
 def warn_of_rules(session: AsyncSession, agent: AsyncAgent) -> None:
-    """A session has its tools: the log says, once for each agent, which rules without a wildcard name none of them.
+    """A session has its tools: the log says, once for each agent, which names without a wildcard are none of them.
+
+    That is about the rules of its permissions and the matchers of its hooks.
 
     Built-in tools that were left out, and tools of an MCP server that does not run, are known all the same.
     """
-    policy = session.settings.permission_policy
-    if policy is None or not policy.enabled or session.parent is not None:
+    if session.parent is not None:
         return
     said = _said.setdefault(agent, set())
     there = {name.casefold(): name for name in session.toolbox}
-    named = [(text, tool) for text, tool in _named(policy) if tool not in there and text not in said]
+    named = [(text, tool) for text, tool in _named(session) if tool not in there and text not in said]
     if not named:
         return
     known = there | {name.casefold(): name for name in (*OWN, *(tool.spec.name for tool in builtin_tools()))}
@@ -49,10 +49,14 @@ def warn_of_rules(session: AsyncSession, agent: AsyncAgent) -> None:
         said.add(text)
         close = difflib.get_close_matches(tool, known, n=1)
         meant = f" (did you mean {known[close[0]]!r}?)" if close else ""
-        _log.warning("the rule %r of the permissions names no tool of session %s%s", text, session.session_id, meant)
+        _log.warning("%s names no tool of session %s%s", text, session.session_id, meant)
 
 
-def _named(policy: PermissionPolicy) -> list[tuple[str, str]]:
-    """The rules that name one tool, and its name."""
-    rules = [parse_rule(text) for text in (*policy.allow, *policy.deny, *policy.ask)]
-    return [(rule.text, rule.tool) for rule in rules if "*" not in rule.tool and "?" not in rule.tool]
+def _named(session: AsyncSession) -> list[tuple[str, str]]:
+    """What names one tool, in words, and its name."""
+    policy = session.settings.permission_policy
+    written = (*policy.allow, *policy.deny, *policy.ask) if policy is not None and policy.enabled else ()
+    rules = [parse_rule(text) for text in written]
+    found = [(f"the rule {rule.text!r} of the permissions", rule.tool) for rule in rules]
+    found += [(f"matcher.tool {tool!r} of the hook {hook!r}", tool.casefold()) for hook, tool in session.hooks.tools()]
+    return [(text, tool) for text, tool in found if "*" not in tool and "?" not in tool]

@@ -404,10 +404,10 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             raise UnknownMessageError(message_id=message_id)
 
     def _check_inside(self) -> None:
-        """Refuse a tool that would wait for its own session, which waits for the tool."""
+        """Refuse a tool or a hook that would wait for its own session, which waits for it."""
         if self.key in INSIDE.get():
             raise UsageError(
-                f"a tool of session {self.session_id!r} waits for that session, which waits for the tool",
+                f"a tool or a hook of session {self.session_id!r} waits for that session, which waits for it",
                 hint="send it without waiting (followup), or use another session",
             )
 

@@ -278,12 +278,16 @@ class HookAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookVerdict:
-    """What the hooks of one event say together. `arguments` are what they have changed; None: nothing."""
+    """What the hooks of one event say together. `arguments` are what they have changed; None: nothing.
+
+    `hook_id` is the hook that has changed them last.
+    """
 
     action: HookAction = HookAction.CONTINUE
     reason: str = ""
     arguments: dict[str, Any] | None = None
     delay_ms: int = 0
+    hook_id: str = ""
 
 
 class NonsenseError(ValueError):
@@ -293,6 +297,7 @@ class NonsenseError(ValueError):
 CHANGES: Final = ("modified", "args", "arguments")
 ANSWERS: Final = ("action", "reason", "delay_ms", *CHANGES)
 RETRY_MS: Final = 1_000
+WAY_OUT: Final = "None or 'continue' goes on; 'block' or {'action': 'block', 'reason': …} does not"
 
 
 def read_answer(answer: object, rule: HookRule) -> HookVerdict:
@@ -302,7 +307,7 @@ def read_answer(answer: object, rule: HookRule) -> HookVerdict:
     if isinstance(answer, str):
         answer = {"action": answer}
     if not isinstance(answer, Mapping):
-        raise NonsenseError(f"it answered with a {type(answer).__name__}, which is no answer")
+        raise NonsenseError(f"it answered with a {type(answer).__name__}, which is no answer ({WAY_OUT})")
     for name in answer:
         if name not in ANSWERS:
             close = difflib.get_close_matches(text_of(name), ANSWERS, n=1)
@@ -323,7 +328,7 @@ def read_answer(answer: object, rule: HookRule) -> HookVerdict:
 
 def _action(value: object) -> HookAction:
     if value is None:
-        raise NonsenseError("its answer has no action")
+        raise NonsenseError(f"its answer has no action ({WAY_OUT})")
     if isinstance(value, str):
         word = value.strip().casefold()
         if word in tuple(HookAction):

@@ -27,6 +27,7 @@ from laneway.errors import (
     InterruptSignalError,
     InvalidMessageError,
     LanewayError,
+    RunFailedError,
     UnstorableError,
     UsageError,
     describe,
@@ -435,7 +436,8 @@ class MailEngine(Errands):
             # What Laneway itself says is told to whoever waits; the place in the code helps with other errors only.
             expected = isinstance(error, LanewayError)
             trace = "" if expected else "\n" + text_of("".join(traceback.format_exception(error)))
-            _log.warning("a turn of %r failed: %s%s", owner.session, describe(error), trace)
+            level = logging.INFO if isinstance(error, RunFailedError) and error.is_intended else logging.WARNING
+            _log.log(level, "a turn of %r failed: %s%s", owner.session, describe(error), trace)
             self._end(turn, TurnState.FAILED, None, describe(error))
         except BaseException as error:
             self._end(turn, TurnState.FAILED, None, describe(error))

@@ -356,7 +356,7 @@ async def test_changed_arguments_are_seen_by_the_hooks_after_and_by_whoever_asks
     hooks.register("b", "pre_tool_use", {"command_pattern": "-l"}, handler=told.as_("b"))
     hooks.register("c", "pre_tool_use", {"command_pattern": "^ls$"}, handler=told.as_("c"))
     verdict = await ask(hooks)
-    assert verdict == HookVerdict(arguments={"command": "ls -l"})
+    assert verdict == HookVerdict(arguments={"command": "ls -l"}, hook_id="a")
     assert told.names == ["a", "b"]
     assert told.events[1]["payload"]["args"] == {"command": "ls -l"}
 

@@ -163,7 +163,7 @@ async def test_changed_arguments_that_do_not_fit_the_tool_are_refused(arguments:
     assert bench.began == []
     [result] = results(model.requests[1])
     assert result.status == "denied"
-    assert "a hook has changed the arguments" in result.output
+    assert "the hook 'guard' has changed the arguments (what it gives stands for all of them)" in result.output
 
 
 @pytest.mark.parametrize("queue", QUEUES)

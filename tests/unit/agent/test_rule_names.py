@@ -10,7 +10,7 @@ import pytest
 
 from laneway.agent import AsyncAgent
 from laneway.models import ScriptedModel
-from laneway.options import PermissionPolicy
+from laneway.options import Hook, PermissionPolicy
 from laneway.policies import McpServerConfig
 from laneway.tools import tool
 
@@ -94,3 +94,13 @@ async def test_tools_of_a_server_that_does_not_run_may_be_named(
 
 async def test_tools_of_a_server_that_there_is_not_are_told(caplog: pytest.LogCaptureFixture) -> None:
     assert len(await warned(caplog, permission_policy=PermissionPolicy(allow=["mcp__s__find"]))) == 1
+
+
+async def test_a_matcher_of_a_hook_that_names_no_tool_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def watch(tool: str, name: str) -> Hook:
+        return Hook(name, "pre_tool_use", {"tool": tool}, handler=lambda event: None)
+
+    hooks = [watch("pya", "a"), watch("Pay", "b"), watch("p*", "c"), watch("bash", "d"), watch("mcp__x__y*", "e")]
+    (line,) = await warned(caplog, sessions=2, hooks=hooks)
+    assert line.startswith("matcher.tool 'pya' of the hook 'a' names no tool of session")
+    assert "(did you mean 'pay'?)" in line

@@ -353,7 +353,7 @@ async def test_a_tool_of_a_child_that_would_wait_for_a_session_that_waits_for_it
         await passing()
         [told] = cast.said_to("find")
         if call_name == "task":
-            assert "waits for that session, which waits for the tool" in told
+            assert "waits for that session, which waits for it" in told
         else:  # nobody waits for it
             assert told == "done a question"
 

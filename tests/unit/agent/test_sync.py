@@ -409,7 +409,7 @@ def test_a_sync_tool_that_waits_for_its_own_session_is_refused_and_does_not_hang
     with Agent(model, tools=[ask], builtin_tools=False) as agent:
         session = agent.session(folder, queue_config=queue)
         assert session.send("go").text == "I see"
-        assert "waits for that session, which waits for the tool" in str(session.history())
+        assert "waits for that session, which waits for it" in str(session.history())
 
 
 def test_what_a_caller_has_in_its_context_is_there_in_its_tools(folder: str) -> None:
