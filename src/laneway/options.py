@@ -98,6 +98,13 @@ def _by_lane(check: Check) -> Check:
     return checked
 
 
+def _handler(setting: str, value: object) -> LaneHandlerConfig:
+    """Who runs the calls of a lane: a `LaneHandlerConfig`, a mapping with its fields, or only its mode."""
+    found = record(LaneHandlerConfig)(setting, {"mode": value} if isinstance(value, str) else value)
+    assert isinstance(found, LaneHandlerConfig)
+    return found
+
+
 # ---- the small records ----
 
 
@@ -215,7 +222,7 @@ class SessionQueueConfig(Checked):
     - `retry_policy`: for calls with effect `read` and `idempotent`; a `write` is never tried again.
     - `rate_limit`, `priority_boost`, `pressure_threshold`: of each lane.
     - `storage_path`: a folder that keeps dead letters and submitted payloads over a restart.
-    - `lane_handlers`: who runs the calls of a lane.
+    - `lane_handlers`: who runs the calls of a lane; a bare word is the mode.
     """
 
     __slots__ = (
@@ -242,7 +249,7 @@ class SessionQueueConfig(Checked):
             f"{lane}_max_concurrency": whole(1, 1_000_000)  # a lane of width 0 would let a run wait for ever
             for lane in SESSION_LANES
         },
-        "lane_handlers": _by_lane(record(LaneHandlerConfig)),
+        "lane_handlers": _by_lane(_handler),
         "enable_dlq": flag,
         "dlq_max_size": whole(1, 10_000_000),
         "enable_metrics": flag,
@@ -280,7 +287,7 @@ class SessionQueueConfig(Checked):
         query_max_concurrency: int = 4,
         execute_max_concurrency: int = 2,
         generate_max_concurrency: int = 1,
-        lane_handlers: Mapping[str, LaneHandlerConfig | Mapping[str, Any]] | None = None,
+        lane_handlers: Mapping[str, LaneHandlerConfig | Mapping[str, Any] | str] | None = None,
         enable_dlq: bool = False,
         dlq_max_size: int | None = None,
         enable_metrics: bool = False,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
-from laneway.checked import made_of
+from laneway.checked import made_of, refuse_unknown
 from laneway.errors import UsageError
 from laneway.external import ExternalTask, ExternalTaskResult
 from laneway.options import DEFAULT_TIMEOUT_MS, LaneHandlerConfig
@@ -67,11 +67,13 @@ class Handling(ABC):
         ordered: bool = True,
         lease_ms: int = 30_000,
         fallback: bool = False,
+        **unknown: Never,
     ) -> None:
         """Say who makes the calls of a lane from the next one on: `internal`, `external` or `hybrid`.
 
         Everything may be given as one `LaneHandlerConfig`, or as a mapping with its fields.
         """
+        refuse_unknown("set_lane_handler", unknown, LaneHandlerConfig.__dataclass_fields__)
         if isinstance(mode, Mapping):
             mode = made_of(LaneHandlerConfig, mode, what="lane_handler")
         if isinstance(mode, LaneHandlerConfig):

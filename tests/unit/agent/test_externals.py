@@ -12,7 +12,7 @@ import pytest
 
 from laneway.agent.session import AsyncSession
 from laneway.dialogue import ToolOutput
-from laneway.errors import LeaseLostError, UsageError
+from laneway.errors import ConfigError, LeaseLostError, UsageError
 from laneway.external import ExternalTaskResult
 from laneway.models import ScriptedModel, call, say
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
@@ -261,6 +261,8 @@ async def test_a_lane_is_switched_for_the_next_call_and_what_is_out_stays_out() 
     async with outside(use("act", "a"), use("act", "b"), use("act", "c")) as (session, model, bench):
         sent = sending(session, "go")
         [task] = await pending(session)
+        with pytest.raises(ConfigError, match=r"no setting 'timeout' \(did you mean 'timeout_ms'"):
+            await session.set_lane_handler("execute", mode="internal", timeout=5)  # type: ignore[arg-type]  # the point
         await session.set_lane_handler("execute", mode="internal")
         await passing()
         assert bench.began == []

@@ -149,6 +149,7 @@ def test_the_timeout_of_a_lane_wins_and_generate_has_only_its_own() -> None:
         ({"lane_timeouts": {"query": "5"}}, r"lane_timeouts\.query must be a whole number"),
         ({"lane_timeouts": 5}, "lane_timeouts maps lanes to settings"),
         ({"lane_handlers": {"query": {"mode": "extrenal"}}}, "did you mean 'external'"),
+        ({"lane_handlers": {"query": "extrenal"}}, "did you mean 'external'"),
         ({"lane_handlers": {"query": 5}}, r"lane_handlers\.query must be a LaneHandlerConfig"),
         ({"retry_policy": {"strategy": "exponental"}}, "did you mean 'exponential'"),
         ({"retry_policy": {"max_retry": 2}}, "did you mean 'max_retries'"),
@@ -166,6 +167,11 @@ def test_a_wrong_setting_is_refused_where_it_is_written(settings: dict[str, Any]
         SessionQueueConfig.from_mapping(settings)
     with pytest.raises(ConfigError, match=message):
         SessionQueueConfig(**settings)
+
+
+def test_a_bare_word_is_the_mode_of_a_lane_handler() -> None:
+    config = SessionQueueConfig(lane_handlers={"execute": "external"})
+    assert config.lane_handlers == {"execute": LaneHandlerConfig("external")}
 
 
 def test_a_refused_value_leaves_the_old_one_in_force() -> None:
