@@ -7,6 +7,7 @@ as JSON. Commands that must not run, or must run once, append a line to a file, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -362,7 +363,8 @@ def main(arguments: list[str]) -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="head-") as folder:
         os.environ["LANEWAY_REAL_MODELS"] = "0"
-        said, good = asyncio.run(CHECKS[arguments[0]](Path(folder)))
+        with contextlib.chdir(folder):  # what is written beside the process stays here, too
+            said, good = asyncio.run(CHECKS[arguments[0]](Path(folder)))
     print(json.dumps({"said": said, "good": good}))
     return 0
 

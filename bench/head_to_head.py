@@ -186,12 +186,12 @@ how often, does not.
 ## Repeat it
 
 ```console
-$ make bench ARGS=--help      # the first time: sets up .venv
-$ .venv/bin/{command}
+$ python3 -m venv .venv && .venv/bin/pip install -e ".[all]"
+$ .venv/bin/{command} --page ../compare.md
 ```
 
-It takes a minute, writes this page, and ends with exit code 1 if a row misses what we promise. `--only kill` runs one \
-row and writes nothing.
+It takes a minute, writes that page (without `--page` this one, with the numbers of your machine), and ends with exit \
+code 1 if a row misses what we promise. `--only kill` runs one row and writes nothing.
 
 ## How each row is measured
 
