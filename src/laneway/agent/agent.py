@@ -191,7 +191,7 @@ class AsyncAgent:
         from laneway.tools import Toolbox
 
         if importlib.util.find_spec("pydantic") is None:
-            hint = 'pip install "laneway[agent]"'
+            hint = "install laneway with the extra `agent`"
             raise ConfigError("an agent needs the extra `agent`: pydantic is not installed", setting="tools", hint=hint)
         given = Toolbox(self._tools if options.tools is None else tuple(options.tools))
         builtin = [tool for tool in self._builtin_tools() if tool.spec.name not in given]

@@ -27,7 +27,7 @@ __all__ = ("ToolSources", "check_servers")
 def check_servers(servers: Mapping[str, McpServerConfig]) -> None:
     """Refuse servers that nobody here could speak to."""
     if any(config.enabled for config in servers.values()) and importlib.util.find_spec("mcp") is None:
-        hint = 'pip install "laneway[mcp]"'
+        hint = "install laneway with the extra `mcp`"
         raise ConfigError("MCP servers need the extra `mcp`: it is not installed", setting="mcp_servers", hint=hint)
 
 

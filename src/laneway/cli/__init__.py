@@ -16,7 +16,7 @@ def main() -> None:
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
         sys.stderr.write(
-            f'laneway: the command line needs {" and ".join(missing)}: pip install "laneway[cli]"\n',
+            f"laneway: the command line needs {' and '.join(missing)}: install laneway with the extra `cli`\n",
         )
         sys.exit(2)
     if hasattr(signal, "SIGPIPE"):

@@ -17,9 +17,9 @@ __all__ = ("reference_page",)
 NOTICE: Final = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->"
 INTRO: Final = """\
 A configuration is a file in YAML 1.2, JSON, JSON5, TOML or HCL ({endings}).
-YAML and HCL need the extra `config`: `pip install "laneway[config]"`. Every key may be written in snake_case, camelCase
-or kebab-case, but once in its block. An unknown key is refused with its line and what was probably meant. An empty file
-sets nothing.
+YAML and HCL need the extra `config`: `pip install "path/to/laneway[config]"`. Every key may be written in snake_case,
+camelCase or kebab-case, but once in its block. An unknown key is refused with its line and what was probably meant. An
+empty file sets nothing.
 
 A relative path in a file (`skill_dirs`, `agent_dirs`, `session_store`, `queue.storage_path`, `cwd` of a server, `path`
 of a workspace) is meant from the folder of that file; one in a variable, an option or a text from that of the process.

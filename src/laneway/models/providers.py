@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ("ModelOptions", "Prices", "ProviderSettings", "model_from", "open_model")
 
-EXTRA: Final = 'pip install "laneway[models]"'
+EXTRA: Final = "install laneway with the extra `models`"
 SCRIPTED: Final = "scripted"
 COMMON: Final = ("anthropic", "google", "ollama", "openai")
 OLLAMA_URL: Final = "http://localhost:11434/v1"

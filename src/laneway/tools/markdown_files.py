@@ -304,7 +304,7 @@ def _fields(head: str, setting: str) -> Mapping[str, object]:
     from laneway.config.nodes import Table, UnreadableError
 
     if importlib.util.find_spec("yaml") is None:
-        hint = 'pip install "laneway[agent]"'
+        hint = "install laneway with the extra `agent`"
         raise ConfigError("front matter is YAML, and PyYAML is not installed", setting=setting, hint=hint)
     try:
         node = read_yaml(head)

@@ -188,7 +188,7 @@ def test_without_its_library_yaml_says_what_to_install() -> None:
         "p = Problems('a.yaml'); parse_text('a: 1', '.yaml', p); print(p.found[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith('a.yaml: reading YAML needs PyYAML (pip install "laneway[config]"')
+    assert done.stdout.startswith("a.yaml: reading YAML needs PyYAML (install laneway with the extra `config`")
 
 
 # ---- JSON5 ----

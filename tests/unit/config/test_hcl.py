@@ -256,7 +256,7 @@ def test_hcl_without_its_library_says_what_to_install() -> None:
         "p = Problems('a.hcl'); parse_text('a = 1', '.hcl', p); print(p.found[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith('a.hcl: reading HCL needs python-hcl2 (pip install "laneway[config]"')
+    assert done.stdout.startswith("a.hcl: reading HCL needs python-hcl2 (install laneway with the extra `config`")
 
 
 def test_the_library_is_imported_when_it_is_needed_and_not_before() -> None:

@@ -174,7 +174,7 @@ def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as caught:
         open_model("openai/gpt-5")
-    assert caught.value.hint == 'pip install "laneway[models]"'
+    assert caught.value.hint == "install laneway with the extra `models`"
 
 
 @pytest.mark.slow

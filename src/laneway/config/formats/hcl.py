@@ -89,7 +89,9 @@ def _library() -> Any:
         return importlib.import_module("hcl2.parser"), importlib.import_module("lark.exceptions")
     except ImportError:
         raise UnreadableError(
-            NOWHERE, "reading HCL needs python-hcl2", 'pip install "laneway[config]", or use YAML, JSON5 or TOML'
+            NOWHERE,
+            "reading HCL needs python-hcl2",
+            "install laneway with the extra `config`, or use YAML, JSON5 or TOML",
         ) from None
 
 

@@ -60,7 +60,7 @@ def _library() -> Any:
         return importlib.import_module("yaml")
     except ImportError:
         raise UnreadableError(
-            NOWHERE, "reading YAML needs PyYAML", 'pip install "laneway[config]", or use JSON, JSON5 or TOML'
+            NOWHERE, "reading YAML needs PyYAML", "install laneway with the extra `config`, or use JSON, JSON5 or TOML"
         ) from None
 
 
