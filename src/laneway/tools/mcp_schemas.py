@@ -24,6 +24,7 @@ __all__ = ("ForeignParameters",)
 STEPS_MAX: Final = 10_000
 DEPTH_MAX: Final = 60
 NAMED_MAX: Final = 20
+NAMES_LENGTH_MAX: Final = 1_000
 A_STEP: Final = 50  # so many looks into a list, or characters of a reference, count as one step
 OLD_DRAFT: Final = "draft-0"  # in `$schema` of the drafts before 2019: what stands beside a `$ref` is not read
 
@@ -220,7 +221,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _unknown(name: str, known: Mapping[str, Any], path: Path) -> str:
-    if not path and len(known) <= NAMED_MAX:
+    if not path and len(known) <= NAMED_MAX and sum(map(len, known)) <= NAMES_LENGTH_MAX:
         return unknown_argument(name, list(known))
     names = ", ".join(shown_value(each) for each in islice(known, NAMED_MAX)) or "none"
     more = ", …" if len(known) > NAMED_MAX else ""

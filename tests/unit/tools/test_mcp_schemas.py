@@ -112,6 +112,9 @@ def test_a_refusal_stays_short_whatever_the_schema_says() -> None:
             {f"other-{n}": n for n in range(1_000)} | {"name-1": "x" * 10_000},
         )
     assert len(str(caught.value)) < 5_000
+    with pytest.raises(ToolArgumentsError) as caught:
+        check({"properties": {"a" * 50_000: {}}, "additionalProperties": False}, {"b" * 50_000: 1})
+    assert len(str(caught.value)) < 1_000
 
 
 # ---- what is checked ----
