@@ -658,7 +658,7 @@ def test_servers_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     check_servers({"a": config})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_servers({"a": replace(config, enabled=False)})
-    with pytest.raises(ConfigError, match=r"laneway\[mcp\]"):
+    with pytest.raises(ConfigError, match="with the extra `mcp`"):
         check_servers({"a": config})
 
 
