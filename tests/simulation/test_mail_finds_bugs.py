@@ -113,7 +113,7 @@ def test_a_fenced_turn_that_goes_on_speaking_is_found(monkeypatch: pytest.Monkey
     """A turn that was interrupted and fenced may still reply."""
     monkeypatch.setattr(Turn, "_check", lambda self: None)
     monkeypatch.setattr(Turn, "_check_fence", lambda self: None)
-    failure = first_failure(run_mail_seed, seeds=60)
+    failure = first_failure(run_mail_seed, seeds=120)
     assert "and says" in failure.problem or "had ended" in failure.problem or "turn.replied" in failure.problem
 
 

@@ -60,6 +60,7 @@ class Handling(ABC):
 
     async def set_lane_handler(
         self,
+        /,
         lane: str,
         mode: str | LaneHandlerConfig | Mapping[str, Any] = "internal",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
