@@ -287,6 +287,8 @@ class Subagent(Child):
         try:
             if child is not None:
                 await child.shut()
+            if self.status not in (SUCCEEDED, SUSPENDED):  # a note may have come in while it was being closed
+                await self._delegates.end_stored(self.owner._replace(session=self.child_session_id), self.output)
         except LanewayError as error:
             _log.warning("the session of sub-agent %s could not be closed: %s", self.id, error)
         finally:
