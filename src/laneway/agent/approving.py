@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from laneway.dialogue import copied
 from laneway.errors import ConflictError, LanewayError, UsageError, text_of
 from laneway.kernel import directives, texts
 from laneway.kernel.mailbox import ApprovalEntry
@@ -105,7 +105,7 @@ class Approving(ABC):
             found = [one for one in found if one.session_key == self.session_id] or found
         if not found:
             return False
-        if found and args is None and found[0].id != tool_id and self._was_asked_before(tool_id):
+        if args is None and found[0].id != tool_id and self._was_asked_before(tool_id):
             raise ConflictError(
                 f"another call with the id {tool_id!r} has been asked about before",
                 hint=f"say which request: {found[0].id}, or give its args",
@@ -205,7 +205,7 @@ def _shown(entry: ApprovalEntry, now: int) -> Fields:
         approval_id=approval.id,
         tool_id=approval.call_id,
         tool_name=approval.action,
-        args=copy.deepcopy(dict(approval.arguments)),
+        args=copied(dict(approval.arguments)),
         remaining_ms=max(0, entry.expires_at - now if entry.is_awaited else whole),
         lane=approval.lane,
         session_id=approval.session_key,

@@ -8,7 +8,6 @@ waits; several calls of one answer are asked about at the same time.
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import json
 from collections import Counter
@@ -24,6 +23,7 @@ from laneway.agent_events import (
     ConfirmationTimeoutEvent,
     ConfirmationWarningEvent,
 )
+from laneway.dialogue import copied
 from laneway.errors import FencedError, InterruptSignalError, LanewayError, text_of
 from laneway.mail import Approval, ApprovalState
 
@@ -160,7 +160,7 @@ class _Telling:
             "approval_id": approval.id,
             "tool": approval.action,
             "tool_id": approval.call_id,
-            "args": copy.deepcopy(dict(approval.arguments)),
+            "args": copied(dict(approval.arguments)),
             "lane": approval.lane,
             "working_directory": self._session.workspace,
             "state": approval.state.value,
@@ -185,7 +185,7 @@ class _Telling:
 def _event(what: str, approval: Approval, policy: ConfirmationPolicy, remaining_ms: int) -> AgentEvent:
     ids: dict[str, Any] = {"approval_id": approval.id, "tool_id": approval.call_id, "tool_name": approval.action}
     if what == "asked":
-        args = copy.deepcopy(dict(approval.arguments))  # whoever changes these changes nothing
+        args = copied(dict(approval.arguments))  # whoever changes these changes nothing
         timeout_ms = policy.default_timeout_ms
         return ConfirmationRequiredEvent(**ids, args=args, timeout_ms=timeout_ms, reason=approval.why)
     if what == "warned":

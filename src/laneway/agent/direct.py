@@ -17,7 +17,7 @@ from laneway.agent.hearing import heard_run
 from laneway.agent.tool_calls import within
 from laneway.dialogue import ResultStatus, ToolContext, ToolOutput, ToolResult, ToolSpec, compact_json, copied
 from laneway.errors import JobTimeoutError, PermissionDeniedError, ToolFailedError, UsageError, describe, text_of
-from laneway.records import DURATION_MAX_MS, Effect
+from laneway.records import Effect
 
 if TYPE_CHECKING:
     from laneway.agent.agent import AsyncAgent
@@ -75,9 +75,7 @@ class DirectTools(ABC):
         tool, lane = asked.tool, asked.lane
         made = _Made(asked, self.externals.handler_of(asked))
         attempt = functools.partial(self._call, made)
-        limit = tool.spec.timeout_ms or self.settings.tool_timeout_ms
-        if made.handler.mode == "external":
-            limit = DURATION_MAX_MS  # the time of its task is what counts
+        limit = self.externals.limit_of(asked, made.handler)
         try:
             if self.lanes is None:
                 return await within(attempt, limit)

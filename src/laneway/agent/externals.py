@@ -25,6 +25,7 @@ from laneway.external import ExternalTask, ExternalTaskResult, TaskState
 from laneway.kernel.ledger import LEDGER_TRANSITIONS, Change, LedgerState
 from laneway.kernel.task_board import TaskEnd, TaskEntry, TaskNews, TaskOrder
 from laneway.options import LaneHandlerConfig
+from laneway.records import DURATION_MAX_MS
 from laneway.tools.outputs import cap_output
 
 if TYPE_CHECKING:
@@ -50,38 +51,38 @@ class Externals:
         self._session = session
 
     @property
-    def _desk(self) -> TaskDesk:
+    def desk(self) -> TaskDesk:
+        """Where its tasks are handed out."""
         return self._session.host.desk
 
     # ---- opening and closing ----
 
     async def open(self) -> None:
         """Go on with the tasks that an earlier process has left: those whose runs go on."""
-        session, desk = self._session, self._desk
+        session, desk = self._session, self.desk
         session.book.on_closed = self.take_back
         desk.attend(session.owner, self._news)
         await desk.load(session.owner)
-        left = desk.held(session.owner)
-        if left:
+        if desk.held(session.owner):
             await session.book.load()
-        for entry in left:
-            if not entry.run_id or not session.book.is_awaited(entry.run_id):
-                desk.withdraw(entry.task_id, GONE)
+        for run_id in dict.fromkeys(entry.run_id for entry in desk.held(session.owner)):
+            if not session.book.is_awaited(run_id):
+                self.take_back(run_id)
 
     def take_back(self, run_id: str) -> None:
         """Nobody goes on with a run: what is out of it is withdrawn, and what nobody had begun is known not to be."""
         book = self._session.book
-        for entry in self._desk.held(self._session.owner):
+        for entry in self.desk.held(self._session.owner):
             if entry.run_id != run_id:
                 continue
-            end = self._desk.withdraw(entry.task_id, GONE)
+            end = self.desk.withdraw(entry.task_id, GONE)
             known = book.entries.get(entry.key)
             if known is not None and known.state is LedgerState.INTENDED and not end.had_started:
                 book.end_entry(known, Change.FAIL, "nobody had begun with it")
 
     def close(self) -> None:
         """The session is closed: its tasks stay in the store, and nobody can take them here."""
-        self._desk.dismiss(self._session.owner)
+        self.desk.dismiss(self._session.owner)
 
     # ---- who makes a call ----
 
@@ -104,43 +105,34 @@ class Externals:
             timeout_ms=handler.timeout_ms,
             lease_ms=handler.lease_ms,
             effect=asked.tool.spec.effect,
-            key=asked.key or task_id,
+            key=asked.key,
             workspace=session.workspace,
             correlation_id=session.settings.correlation_id,
         )
 
     def offer(self, asked: Asked, handler: LaneHandlerConfig, task_id: str) -> None:
         """Make a task; it goes to the store with the next commit and cannot be seen before `publish`."""
-        self._desk.offer(self.order_of(asked, handler, task_id))
-
-    def publish(self, task_id: str) -> None:
-        """What was offered is on disk: it can be taken."""
-        self._desk.publish(task_id)
+        self.desk.offer(self.order_of(asked, handler, task_id))
 
     async def find(self, task_id: str) -> TaskEntry | None:
         """A task of this session or of a sub-agent of it, also one that has ended."""
-        entry = await self._desk.find(task_id)
+        entry = await self.desk.find(task_id)
         return entry if entry is not None and self._session.is_family(entry.owner) else None
 
-    async def outcome(self, task_id: str) -> TaskEnd:
-        """Wait for the end of a task."""
-        return await self._desk.outcome(task_id)
-
-    def withdraw(self, task_id: str, reason: str) -> TaskEnd:
-        """Nobody wants it any more; whoever has it is told."""
-        return self._desk.withdraw(task_id, reason)
+    def limit_of(self, asked: Asked, handler: LaneHandlerConfig) -> int | None:
+        """How long the job of a call may take: if somebody else makes it, the time of its task is what counts."""
+        if handler.mode == "external":
+            return DURATION_MAX_MS
+        return asked.tool.spec.timeout_ms or self._session.settings.tool_timeout_ms
 
     async def direct(self, asked: Asked, handler: LaneHandlerConfig, context: ToolContext) -> ToolOutput:
         """A call of the host itself, made by somebody else."""
-        session = self._session
         task_id = task_id_of(asked.key)
-        self.offer(asked, handler, task_id)
-        await session.host.inbox.engine.journal.committed(session.owner)
-        self.publish(task_id)
         try:
-            end = await self.outcome(task_id)
+            await self.desk.post(self.order_of(asked, handler, task_id))
+            end = await self.desk.outcome(task_id)
         except asyncio.CancelledError:
-            self.withdraw(task_id, "its caller has gone")
+            self.desk.withdraw(task_id, "its caller has gone")
             raise
         if end.state is TaskState.TIMED_OUT and handler.fallback and not end.had_started:
             return await heard_run(asked.tool, copied(asked.arguments), context)
@@ -156,7 +148,7 @@ class Externals:
 
     async def pending(self) -> list[ExternalTask]:
         """What waits for somebody, here and in sub-agents; it counts as handed out from now on."""
-        found = await self._desk.hand_out(self._session.owner)
+        found = await self.desk.hand_out(self._session.owner)
         children = self._session.children()
         for child in children:
             found += await child.externals.pending()
@@ -164,20 +156,20 @@ class Externals:
 
     def where(self, task_id: str) -> str:
         """Where a task that is out is; empty if it is not out."""
-        for task in self._desk.tasks(self._session.owner):
-            if task["task_id"] == task_id:
-                by = f" by {task['worker']}" if task.get("worker") else ""
-                return f"task {task_id} is {task['state']}{by}, {task.remaining_ms()} ms are left."
-        return ""
+        task = self.desk.live_task(task_id)
+        if task is None:
+            return ""
+        by = f" by {task['worker']}" if task["worker"] else ""
+        return f"task {task_id} is {task['state']}{by}, {task['remaining_ms']} ms are left."
 
     def count(self) -> int:
         """How many tasks are out."""
-        return self._desk.count(self._session.owner)
+        return self.desk.count(self._session.owner)
 
     async def complete(self, task_id: str, result: ExternalTaskResult) -> bool:
         """The host says what became of a task."""
         entry = await self.find(task_id)
-        return entry is not None and await self._desk.complete_by_host(task_id, result)
+        return entry is not None and await self.desk.complete_by_host(task_id, result)
 
     # ---- telling ----
 

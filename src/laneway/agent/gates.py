@@ -6,7 +6,7 @@ arguments that the last gate has seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from laneway.dialogue import ResultStatus, ToolOutput, ToolResult, compact_json, copied
@@ -137,8 +137,11 @@ class Gates:
         """A call of the host has ended: the hooks are told, if there are any."""
         if self.wants_ends:
             status = ResultStatus.ERROR if output.is_error else ResultStatus.OK
-            result = ToolResult(call_id=asked.call_id, name=asked.name, output=output.text, status=status)
-            await self.tell_end(asked, replace(result, exit_code=output.exit_code), took_ms)
+            code = output.exit_code
+            result = ToolResult(
+                call_id=asked.call_id, name=asked.name, output=output.text, status=status, exit_code=code
+            )
+            await self.tell_end(asked, result, took_ms)
 
     async def tell_end(self, asked: Asked, result: ToolResult, took_ms: int) -> None:
         """A call has ended: the hooks are told."""

@@ -77,26 +77,15 @@ class Handling(ABC):
         refuse_unknown("set_lane_handler", unknown, LaneHandlerConfig.__dataclass_fields__)
         if isinstance(mode, Mapping):
             mode = made_of(LaneHandlerConfig, mode, what="lane_handler")
-        if isinstance(mode, LaneHandlerConfig):
-            whole = mode
-            await self.set_lane_handler(
-                lane,
-                whole.mode,
-                whole.timeout_ms,
-                ordered=whole.ordered,
-                lease_ms=whole.lease_ms,
-                fallback=whole.fallback,
-            )
-            return
+        elif not isinstance(mode, LaneHandlerConfig):
+            mode = LaneHandlerConfig(mode, timeout_ms, ordered, lease_ms, fallback)
         await self.ready()
         if self.lanes is None:
             raise UsageError("this session has no queue", hint="give it one: queue_config=SessionQueueConfig()")
-        self.lanes.set_lane_handler(lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms, fallback=fallback)
+        self.lanes.set_lane_handler(lane, mode)
         for child in self.delegates.sessions():
             if child.has_queue():
-                await child.set_lane_handler(
-                    lane, mode, timeout_ms, ordered=ordered, lease_ms=lease_ms, fallback=fallback
-                )
+                await child.set_lane_handler(lane, mode)
 
     async def desk(self) -> TaskDesk:
         """What hands out the external tasks of all sessions of this store: `LocalTransport(await session.desk())`."""

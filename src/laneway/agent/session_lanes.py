@@ -669,12 +669,10 @@ class SessionLanes:
         for name in self._named(lane):
             self._lanes.resume(self._full(name))
 
-    def set_lane_handler(self, lane: str, mode: str = "internal", timeout_ms: int = 60_000, **more: Any) -> None:
-        """Say who runs the calls of a lane, from the next one on; `more` are other fields of `LaneHandlerConfig`."""
+    def set_lane_handler(self, lane: str, handler: LaneHandlerConfig) -> None:
+        """Say who runs the calls of a lane, from the next one on."""
         self._check_open()
-        name = lane_named(lane)
-        handler = LaneHandlerConfig(mode, timeout_ms, **more)
-        self._config.lane_handlers = {**self._config.lane_handlers, name: handler}
+        self._config.lane_handlers = {**self._config.lane_handlers, lane_named(lane): handler}
 
     def handler_of(self, lane: str) -> LaneHandlerConfig:
         """Who runs the calls of a lane."""

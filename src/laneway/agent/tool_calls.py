@@ -48,7 +48,7 @@ from laneway.kernel.ledger import (
 )
 from laneway.kernel.task_board import TaskEnd
 from laneway.options import LaneHandlerConfig
-from laneway.records import DURATION_MAX_MS, Effect
+from laneway.records import Effect
 from laneway.runtime.errands import WAIT_LANE
 
 if TYPE_CHECKING:
@@ -259,9 +259,7 @@ class CallMaker:
         self, each: _Call, execute: Callable[[int], Awaitable[ToolOutput]]
     ) -> Job[ToolOutput] | asyncio.Task[ToolOutput]:
         lanes = self._session.lanes
-        limit = each.spec.timeout_ms or self._session.settings.tool_timeout_ms
-        if each.is_external:
-            limit = DURATION_MAX_MS  # the time of its task is what counts
+        limit = self._session.externals.limit_of(each.asked, each.handler)
         if lanes is not None:
             payload = {"tool": each.call.name, "arguments": each.arguments, "call_id": each.call.id}
             spec = replace(each.spec, timeout_ms=limit)
@@ -371,18 +369,18 @@ class CallMaker:
             try:
                 await self._offered(each)
             except (asyncio.CancelledError, InterruptSignalError):
-                externals.withdraw(task_id, each.cut or "the run was ended")  # nobody has seen it
+                externals.desk.withdraw(task_id, each.cut or "the run was ended")  # nobody has seen it
                 raise
         args = self._out.get(each.asked.key) or copied(each.arguments)
         run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=args, lane=each.lane))
-        externals.publish(task_id)
+        externals.desk.publish(task_id)
         try:
-            each.end = end = await externals.outcome(task_id)
+            each.end = end = await externals.desk.outcome(task_id)
         except asyncio.CancelledError:
             if run.goes_on_later:
                 each.left_out = True
             else:
-                each.end = externals.withdraw(task_id, each.cut or "the run was ended")
+                each.end = externals.desk.withdraw(task_id, each.cut or "the run was ended")
             raise
         if end.had_started:
             each.began_ms = run.now() - end.duration_ms

@@ -180,6 +180,11 @@ class TaskDesk:
         self._catch_up()
         return [self._view(entry) for entry in self._shown(owner)]
 
+    def live_task(self, task_id: str) -> ExternalTask | None:
+        """A task that has not ended; None if there is none of this id."""
+        entry = self.board.live.get(task_id)
+        return self._view(entry) if entry is not None else None
+
     def _shown(self, owner: Owner | None) -> list[TaskEntry]:
         found = self.board.live if owner is None else self.board.by_owner.get(owner, {})
         return sorted((entry for entry in found.values() if entry.published), key=lambda entry: entry.seq)

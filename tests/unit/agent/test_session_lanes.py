@@ -567,11 +567,11 @@ async def test_the_handler_of_a_lane_is_what_was_said_last() -> None:
     async with shared_lanes() as lanes:
         queue = Desk(lanes, SessionQueueConfig().set_lane_handler("execute", mode="external")).queue
         assert (queue.handler_of("execute").mode, queue.handler_of("query").mode) == ("external", "internal")
-        queue.set_lane_handler("Execute", mode="hybrid", timeout_ms=5, ordered=False)
+        queue.set_lane_handler("Execute", LaneHandlerConfig("hybrid", 5, ordered=False))
         assert queue.handler_of("execute") == LaneHandlerConfig("hybrid", 5, ordered=False)
         assert queue.stats().lanes["execute"].handler_mode == "hybrid"
         with pytest.raises(ConfigError, match="mode cannot be 'outside'"):
-            queue.set_lane_handler("execute", mode="outside")
+            queue.set_lane_handler("execute", LaneHandlerConfig("outside"))
         assert queue.handler_of("execute").mode == "hybrid"
         await queue.close()
 
