@@ -150,7 +150,8 @@ Utterance = Prompt | Answer | Results
 class ToolSpec:
     """What a tool is. `parameters` is a JSON Schema of an object; lane None means: by its name.
 
-    A `local` tool runs in the process of the agent, whoever else runs the calls of its lane.
+    A `local` tool runs in the process of the agent, whoever else runs the calls of its lane. One that `waits` does
+    nothing but wait for other runs: whoever waits for it lends its slots.
     """
 
     name: str
@@ -162,6 +163,7 @@ class ToolSpec:
     interruptible: bool = True
     timeout_ms: int | None = None
     local: bool = False
+    waits: bool = False
 
     def __post_init__(self) -> None:
         try:

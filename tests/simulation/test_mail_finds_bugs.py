@@ -21,6 +21,7 @@ from laneway.runtime.mail_engine import MailEngine
 from laneway.runtime.turns import Turn
 from laneway.sim.mail_kernel_tier import run_mailroom_seed
 from laneway.sim.mail_tier import run_mail_seed
+from laneway.sim.mail_world import CHANCES
 from laneway.sim.trace import SimFailedError
 
 pytestmark = pytest.mark.slow
@@ -113,7 +114,8 @@ def test_a_fenced_turn_that_goes_on_speaking_is_found(monkeypatch: pytest.Monkey
     """A turn that was interrupted and fenced may still reply."""
     monkeypatch.setattr(Turn, "_check", lambda self: None)
     monkeypatch.setattr(Turn, "_check_fence", lambda self: None)
-    failure = first_failure(run_mail_seed, seeds=120)
+    monkeypatch.setitem(CHANCES, "stubborn", 1.0)  # agents that go on although they were told to end
+    failure = first_failure(run_mail_seed, seeds=60)
     assert "and says" in failure.problem or "had ended" in failure.problem or "turn.replied" in failure.problem
 
 

@@ -32,7 +32,7 @@ from tests.durable_stage import Mortal
 from tests.stage import passing
 
 CHUNK = 15
-SEEDS = range(0, 75, CHUNK)
+SEEDS = range(0, 150, CHUNK)
 DEPTH = 3
 
 

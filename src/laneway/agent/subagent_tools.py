@@ -48,16 +48,16 @@ def _made(shown: Callable[..., None]) -> FunctionTool[..., None]:
 
 
 class SubagentTool:
-    """One of the tools. `waits`: it only waits for sub-agents, so a run that waits for it lends its slots."""
+    """One of the tools."""
 
     can_reconcile = False
 
     def __init__(self, shown: Callable[..., None], work: Work, *, waits: bool) -> None:
         made = _made(shown)
         # How long a sub-agent may take is said by the call, not by the lane.
-        self.spec: ToolSpec = replace(made.spec, local=True, timeout_ms=DURATION_MAX_MS if waits else None)
+        limit = DURATION_MAX_MS if waits else None
+        self.spec: ToolSpec = replace(made.spec, local=True, waits=waits, timeout_ms=limit)
         self.check: Callable[[str], dict[str, Any]] = made.check
-        self.waits = waits
         self._work = work
 
     async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:

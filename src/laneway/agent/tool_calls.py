@@ -320,7 +320,7 @@ class CallMaker:
             return output
         except asyncio.CancelledError:
             # What waits for sub-agents has done nothing itself: it waits again when the session is opened again.
-            each.left_out = self._run.goes_on_later and getattr(each.asked.tool, "waits", False)
+            each.left_out = self._run.goes_on_later and each.spec.waits
             raise
         except Exception as problem:
             error = describe(problem)
@@ -451,7 +451,7 @@ class CallMaker:
 
     async def _wait_lending(self, launched: list[_Call]) -> None:
         """While nothing is left but calls that wait for sub-agents, the turn lends its slots."""
-        waits = [each for each in launched if getattr(each.asked.tool, "waits", False)]
+        waits = [each for each in launched if each.spec.waits]
         if waits:
             await self._ended([each for each in launched if each not in waits])
             ends = [each.ended for each in waits if each.ended is not None and not each.ended.done()]

@@ -81,6 +81,7 @@ class Arrivals(ABC):
         self._lost: FencedError | None = None
         self._arrivals: deque[tuple[Arrival | None, asyncio.Future[Any]]] = deque()
         self._looking: asyncio.Task[None] | None = None
+        self._looked_up: list[tuple[Arrival | None, asyncio.Future[Any]]] = []  # what that task is about
         self._unstored: dict[tuple[Owner, str, str], Item] = {}  # dedupe of what the store does not have yet
         self._waiters: dict[str, list[asyncio.Future[Final]]] = {}
         self._reloads: dict[Owner, asyncio.Task[None]] = {}
@@ -123,9 +124,11 @@ class Arrivals(ABC):
         self.is_shut = True
         if self._timer is not None:
             self._timer.cancel()
+        closed = ClosedError(opened=True, what="inbox")
         if self._looking is not None:
             self._looking.cancel()
-        closed = ClosedError(opened=True, what="inbox")
+            for _, done in self._looked_up:  # before its first step, nobody but this can tell them
+                fail(done, closed)
         while self._arrivals:
             fail(self._arrivals.popleft()[1], closed)
         for waiters in self._waiters.values():
@@ -185,12 +188,7 @@ class Arrivals(ABC):
         group = list(self._arrivals)
         self._arrivals.clear()
         self._looking = self.loop.create_task(self._look_up(group), name="laneway-dedupe")
-        self._looking.add_done_callback(lambda _: self._dismiss(group))
-
-    def _dismiss(self, group: list[tuple[Arrival | None, asyncio.Future[Any]]]) -> None:
-        """Nobody waits for ever: a task that was cancelled before its first step has told nobody."""
-        for _, done in group:
-            fail(done, ClosedError(opened=True, what="inbox"))
+        self._looked_up = group
 
     async def _look_up(self, group: list[tuple[Arrival | None, asyncio.Future[Any]]]) -> None:
         asked = [one for one, _ in group if one is not None and one.message.message_id is not None and one.dedupe_ms]
@@ -204,6 +202,10 @@ class Arrivals(ABC):
             error = failure if self.is_open else ClosedError(opened=True, what="inbox")
         except Exception as failure:  # noqa: BLE001 - a store may raise anything; those who wait are told
             error = StoreUnavailableError(f"the store failed: {describe(failure)}")
+        except asyncio.CancelledError:
+            for _, done in group:
+                fail(done, ClosedError(opened=True, what="inbox"))
+            raise
         finally:
             self._looking = None
         for arrival, done in group:

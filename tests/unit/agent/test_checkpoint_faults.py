@@ -138,7 +138,6 @@ async def test_a_commit_that_fails_costs_no_write_twice_and_no_session(number: i
         stage.store.fail_at(number, when)
         first = await settle_in(session, "one")
         assert stage.store.faults == 1
-        await session.host.inbox.engine.reloaded(session.owner)
         assert await settle_in(session, "two") in ("first", "later")
         history = await session.history()
         ledger = [entry.state.value for entry in await session.ledger()]
