@@ -287,8 +287,6 @@ class Subagent(Child):
         try:
             if child is not None:
                 await child.shut()
-            if self.status not in (SUCCEEDED, SUSPENDED):  # a note may have come in while it was being closed
-                await self._delegates.end_stored(self.owner._replace(session=self.child_session_id), self.output)
         except LanewayError as error:
             _log.warning("the session of sub-agent %s could not be closed: %s", self.id, error)
         finally:
@@ -594,6 +592,8 @@ class Delegates:
         session = self.session
         engine = session.host.inbox.engine
         await engine.reloaded(session.owner)
+        for sub in self._live.values():
+            sub.is_unwanted = True  # nobody is left who could be told of its end
         await engine.change(session.owner, engine.kernel.stop, session.owner, reason, actor="its parent")
         for entry in self._orphans():
             self._discard(entry, reason)

@@ -319,8 +319,8 @@ class CallMaker:
             success, error = not output.is_error, output.text[:200]
             return output
         except asyncio.CancelledError:
-            # What waits for sub-agents has done nothing itself: it waits again when the session is opened again.
-            each.left_out = self._run.goes_on_later and each.spec.waits
+            # As after a crash: what may be done again with its key is, when the session is opened again.
+            each.left_out = self._run.goes_on_later and each.spec.effect is Effect.IDEMPOTENT
             raise
         except Exception as problem:
             error = describe(problem)

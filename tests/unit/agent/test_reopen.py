@@ -14,7 +14,7 @@ from tests.stage import passing, simulated
 OUT = SessionQueueConfig(lane_handlers={"execute": LaneHandlerConfig("external", 60_000)})
 
 
-@pytest.mark.parametrize("name", ["look", "check"])
+@pytest.mark.parametrize("name", ["look", "put", "check"])
 def test_its_run_goes_on_although_another_session_keeps_the_store_open(name: str) -> None:
     async def main() -> None:
         bench, model = Bench("a"), ScriptedModel([use(name, "a"), [say("done")]])
