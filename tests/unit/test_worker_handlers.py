@@ -1,0 +1,325 @@
+"""What a worker does with a task: handlers, tools in its own workspace, and settings that make no sense."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laneway import PermissionPolicy, ToolContext, tool
+from laneway.errors import ConfigError, LeaseLostError
+from laneway.external import ExternalTask, ExternalTaskResult
+from laneway.testing import fake_host
+from laneway.tools import builtin_tools
+from laneway.transports import FrameTransport, LocalTransport
+from laneway.worker import Worker
+from tests.inbox_stage import staged
+from tests.stage import passing
+from tests.worker_stage import bench, outcomes, real_bench
+
+# ---- what handlers do ----
+
+
+@staged
+async def test_a_worker_leaves_what_it_cannot_do_to_others() -> None:
+    async with bench() as on:
+        glob, ls = {"glob": lambda task: "by A"}, {"ls": lambda task: "by B"}
+        async with on.worker(handlers=glob), Worker(LocalTransport(on.desk), handlers=ls, name="B", host=fake_host()):
+            for number in range(4):
+                await on.put(f"g{number}", command_type="glob")
+                await on.put(f"l{number}", command_type="ls")
+            assert [(await on.did(f"g{number}")).result for number in range(4)] == ["by A"] * 4
+            assert [(await on.did(f"l{number}")).result for number in range(4)] == ["by B"] * 4
+
+
+@staged
+async def test_a_task_that_no_worker_can_do_waits_for_one_that_can() -> None:
+    async with bench() as on, on.worker() as worker:
+        await on.put("t", effect="write", command_type="deploy")
+        await passing(30_000)
+        assert (await on.stage.state("t"), worker.stats.claimed) == ("pending", 0)
+
+
+@tool(effect="read")
+def look(text: str) -> str:
+    """Look."""
+    return text
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"handlers": {"bash": print, "ls": print}}, ("bash", "ls")),
+        ({"tools": [look]}, ("look",)),
+        ({"tools": [look], "handlers": {"bash": print, "look": print}}, ("bash", "look")),
+        ({"handlers": {"bash": print, "ls": print}, "commands": ["ls"]}, ("ls",)),
+        ({}, tuple(each.spec.name for each in builtin_tools())),
+        ({"commands": ["read", "grep"], "lanes": ["Query"]}, ("read", "grep")),
+    ],
+)
+@staged
+async def test_a_worker_asks_for_what_it_can_do_and_commands_narrow_it(
+    options: dict[str, Any], asked: tuple[str, ...]
+) -> None:
+    async with bench() as on:
+        async with Worker(on.line, name="w", host=fake_host(), **options):
+            await passing(1)
+        assert on.line.wanted == [{"commands": asked, "lanes": tuple(map(str.lower, options.get("lanes", ())))}]
+
+
+@staged
+async def test_what_a_worker_did_not_ask_for_and_cannot_do_is_a_failure() -> None:
+    async with bench() as on:
+        on.line.overrides = {"commands": ()}  # a host that gives anybody anything
+        async with on.worker():
+            await on.put("t", effect="write", command_type="deploy")
+            assert await on.did() == ExternalTaskResult(success=False, error="this worker does not handle deploy")
+            assert on.line.times("start") == 0
+
+
+@staged
+async def test_a_worker_that_asks_for_commands_leaves_the_others() -> None:
+    handlers = {"bash": lambda task: "ok", "deploy": lambda task: "no"}
+    async with bench() as on, on.worker(handlers=handlers, commands=["bash"], lanes=["execute"]):
+        await on.put("other", command_type="deploy")
+        await on.put("query", lane="query")
+        await on.put("t")
+        assert (await on.end()).state == "completed"
+        assert [task.task_id for task in on.desk.tasks()] == ["other", "query"]
+
+
+class Rude(BaseException):
+    """What no handler should raise."""
+
+
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        ("text", ExternalTaskResult(result="text")),
+        ({"output": "x", "exit_code": 3}, ExternalTaskResult(result={"output": "x", "exit_code": 3})),
+        ({"success": False, "error": "no"}, ExternalTaskResult(success=False, error="no")),
+        (ExternalTaskResult(success=False, error="no"), ExternalTaskResult(success=False, error="no")),
+        (None, ExternalTaskResult()),
+        (ValueError("bad"), ExternalTaskResult(success=False, error="ValueError: bad")),
+        (TimeoutError("slow"), ExternalTaskResult(success=False, error="TimeoutError: slow")),
+        (SystemExit(3), ExternalTaskResult(success=False, error="SystemExit: 3")),
+        (Rude(), ExternalTaskResult(success=False, error="Rude: ")),
+        (object, "cannot be sent"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_whatever_a_handler_does_is_a_result(said: Any, result: Any, kind: str) -> None:
+    def give(task: ExternalTask) -> Any:
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    async def give_later(task: ExternalTask) -> Any:
+        return give(task)
+
+    @staged
+    async def run() -> None:
+        async with bench() as on, on.worker(handlers={"bash": give if kind == "sync" else give_later}) as worker:
+            for name in ("t", "u"):
+                await on.put(name)
+                found = await on.did(name)
+                if isinstance(result, str):
+                    assert not found.success
+                    assert result in (found.error or "")
+                else:
+                    assert found == result
+            await passing(1)
+            assert worker.stats.completed + worker.stats.failed == 2
+
+    run()
+    assert kind
+
+
+async def test_a_result_that_is_too_long_is_a_failure_that_says_so() -> None:
+    async with real_bench() as on, on.worker(handlers={"bash": lambda task: "x" * 10_000_001}):
+        await on.put("t")
+        assert "at most 10,000,000 bytes" in ((await on.did()).error or "")
+
+
+@staged
+async def test_a_handler_gets_the_task_as_it_was_asked_for() -> None:
+    seen: list[ExternalTask] = []
+
+    def note(task: ExternalTask) -> str:
+        seen.append(task)
+        return "ok"
+
+    async with bench() as on, on.worker(handlers={"bash": note}):
+        await on.put("t", payload={"command": "ls"}, run_id="r")
+        await on.end()
+        assert [(task.payload, task.run_id, task["lane"]) for task in seen] == [({"command": "ls"}, "r", "execute")]
+
+
+async def nobody(frame: str) -> str:
+    """A wire that leads nowhere."""
+    raise OSError
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"wait_ms": 0}, "wait_ms"),
+        ({"name": ""}, "a worker has a name of 1 to 200 characters"),
+        ({"handlers": {"bash": "no"}}, "handlers are functions by the name of a tool"),
+        ({"handlers": {7: print}}, "handlers are functions by the name of a tool"),
+        ({"handlers": [print]}, r"handlers are functions by the name of a tool.*handlers=\{"),
+        ({"handlers": {}}, "can do nothing .*built-in tools"),
+        ({"tools": []}, "can do nothing"),
+        ({"tools": look}, r"tools must be a list of tools, not <tool look> .*\[my_tool\]"),
+        ({"tools": {"bash": print}}, "tools must be a list of tools.*handlers="),
+        ({"lanes": ["exec"]}, "did you mean 'execute'"),
+        ({"lanes": "execute"}, r"lanes must be a list.*lanes=\['execute'\]"),
+        ({"commands": ["gerp"]}, "commands has 'gerp', which this worker cannot do .did you mean 'grep'"),
+        ({"handlers": {"ls": print}, "commands": ["zzz"]}, "it can do: ls"),
+        ({"commands": "bash"}, r"commands=\['bash'\]"),
+        ({"commands": [["bash"]]}, "cannot do"),
+        ({"handlers": {f"t{number}": print for number in range(1_001)}}, "1,000 commands, not 1,001"),
+        ({"workspace": 7}, "workspace must be a path"),
+        ({"workspace": __file__}, "is not a folder"),
+        ({"permission_policy": {"deny": ["bash"]}}, "must be a PermissionPolicy"),
+        ({"permission_policy": PermissionPolicy(deny=["bash(rm"])}, "its bracket is not closed"),
+        ({"environment": ["A=1"]}, "environment"),
+        ({"environment": {"A": 1}}, "environment"),
+    ],
+)
+def test_a_worker_with_settings_that_make_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Worker(FrameTransport(nobody), **options)
+
+
+@pytest.mark.parametrize("given", ["x", None, object()])
+def test_a_worker_without_a_transport_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a worker needs a transport, not .* claim, start.*LocalTransport\("):
+        Worker(given)
+
+
+def test_a_worker_whose_transport_nobody_has_awaited_is_told_so() -> None:
+    connecting: Any = nobody("")
+    with pytest.raises(ConfigError, match="nobody has awaited"):
+        Worker(connecting)
+
+
+def test_a_workspace_that_does_not_exist_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Worker(FrameTransport(nobody), workspace=tmp_path)
+    assert caplog.records == []
+    Worker(FrameTransport(nobody), workspace=tmp_path / "nothing")
+    assert "nothing of a worker does not exist" in caplog.text
+
+
+async def test_a_workspace_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    async with real_bench() as on:
+        await outcomes(on, Worker(on.line, workspace="~/work"), [("write", {"path": "a", "content": "x"})])
+    assert (tmp_path / "work" / "a").read_text() == "x"
+
+
+# ---- tools, in real time ----
+
+
+@tool(effect="read")
+def shout(text: str, context: ToolContext) -> str:
+    """Say it louder."""
+    return f"{text.upper()} {context.key} {context.attempt} {threading.current_thread().name[:14]}"
+
+
+async def test_a_worker_runs_tools_in_its_own_workspace(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    async with real_bench() as on:
+        worker = Worker(on.line, workspace=tmp_path)
+        done = await outcomes(
+            on,
+            worker,
+            [
+                ("write", {"path": "a.txt", "content": "hello"}),
+                ("write", {"path": "b.txt", "content": "below", "working_dir": "sub"}),
+                ("read", {"path": "b.txt", "working_dir": "sub"}),
+                ("read", {"path": "a.txt", "working_dir": ".."}),
+                ("read", {"path": "nothing.txt"}),
+                ("read", {"paht": "a.txt"}),
+            ],
+        )
+    assert [each.success for each in done] == [True, True, True, False, False, False]
+    assert (tmp_path / "a.txt").read_text() == "hello"
+    assert (tmp_path / "sub" / "b.txt").read_text() == "below"
+    assert "below" in done[2].to_output().text
+    assert "outside of the workspace" in (done[3].error or "")
+    assert "does not exist" in (done[4].error or "")
+    assert "Not run" in (done[5].error or "")
+
+
+@pytest.mark.slow
+async def test_a_worker_runs_commands_and_tells_their_exit_codes(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    async with real_bench() as on:
+        worker = Worker(on.line, workspace=tmp_path, environment={"COLOUR": "red"})
+        done = await outcomes(
+            on,
+            worker,
+            [
+                ("bash", {"command": "pwd; echo $COLOUR", "working_dir": "sub"}),
+                ("bash", {"command": "echo no >&2; exit 3"}),
+            ],
+        )
+    assert done[0].to_output().text == f"{tmp_path}/sub\nred\n"
+    assert (done[1].to_output().exit_code, done[1].to_output().is_error) == (3, True)
+
+
+async def test_a_worker_runs_tools_of_ones_own_with_the_key_of_the_call(tmp_path: Path) -> None:
+    async with real_bench() as on:
+        done = await outcomes(on, Worker(on.line, [shout], workspace=tmp_path), [("shout", {"text": "hey"})])
+    assert done[0].to_output().text == "HEY key-t0 1 laneway-worker"
+
+
+async def test_a_policy_of_the_worker_can_only_deny(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("SECRET=1")
+    (tmp_path / "a.txt").write_text("SECRET=none")
+    policy = PermissionPolicy(deny=["read(**/.env*)", "write"], default_decision="ask")
+    async with real_bench() as on:
+        worker = Worker(on.line, workspace=tmp_path, permission_policy=policy)
+        done = await outcomes(
+            on,
+            worker,
+            [
+                ("read", {"path": ".env"}),
+                ("write", {"path": "b.txt", "content": ""}),
+                ("grep", {"pattern": "SECRET"}),
+            ],
+        )
+    assert [(each.error or "").startswith("[Denied by the worker") for each in done] == [True, True, False]
+    assert "a.txt" in done[2].to_output().text
+    assert ".env" not in done[2].to_output().text
+
+
+async def test_a_thread_that_cannot_be_stopped_keeps_its_slot_until_it_ends(tmp_path: Path) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def block(task: ExternalTask) -> str:
+        begun.set()
+        end.wait(5)
+        return "late"
+
+    async with real_bench() as on:
+        worker = Worker(on.line, handlers={"bash": block}, concurrency=1)
+        async with worker:
+            await on.put("t", lease_ms=30)
+            await asyncio.to_thread(begun.wait, 5)
+            on.desk.withdraw("t", "stop")
+            await on.line.beaten.wait()
+            await asyncio.sleep(0)
+            assert worker.stats.running == 1
+            end.set()
+            await on.put("u")
+            assert (await on.did("u")).result == "late"
+        with pytest.raises(LeaseLostError):
+            await on.desk.complete("t", "x", ExternalTaskResult())
