@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from laneway.records import Effect
 from laneway.tools.mcp import McpSource
 from laneway.tools.mcp_stdio import LINE_MAX
 from tests.agent_stage import results
+from tests.integration.processes import eventually, is_running
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "mcp_server.py")
@@ -55,23 +56,6 @@ async def started(*how: str, **more: Any) -> AsyncIterator[McpSource]:
 async def use(source: McpSource, name: str, context: ToolContext | None = None, **arguments: Any) -> ToolOutput:
     tool = next(tool for tool in source.tools() if tool.server_name == name)
     return await tool.run(tool.check(json.dumps(arguments)), context or ToolContext(workspace="."))
-
-
-async def eventually(is_so: Callable[[], bool]) -> bool:
-    for _ in range(500):
-        if is_so():
-            return True
-        await asyncio.sleep(0.01)
-    return is_so()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def pids_of(log: Path) -> list[int]:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from laneway.ports import Tool
 from laneway.records import Effect
 from laneway.tools.lanes import lane_of
 from laneway.tools.shell import ShellLimits, ShellSettings, bash_tool, shell_tools, tool_environment, wait
+from tests.integration.processes import eventually, is_running
 
 QUICK = ShellSettings(grace_ms=200)
 
@@ -35,23 +35,6 @@ async def call(item: Tool, context: ToolContext, **arguments: Any) -> ToolOutput
 
 async def sh(context: ToolContext, command: str, **arguments: Any) -> ToolOutput:
     return await call(bash_tool(QUICK), context, command=command, **arguments)
-
-
-async def eventually(is_so: Callable[[], bool]) -> bool:
-    for _ in range(500):
-        if is_so():
-            return True
-        await asyncio.sleep(0.01)
-    return is_so()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 async def pids_in(path: Path, count: int) -> list[int]:

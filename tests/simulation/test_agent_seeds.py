@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,17 +13,11 @@ from laneway.kernel.rounds import Round
 from laneway.sim.agent_tier import run_agent_seed, speech_problem
 from laneway.sim.campaign import run_seed
 from laneway.sim.trace import SimFailedError
+from tests.simulation.seed_lists import regressions
 
 CHUNK = 20
 SEEDS = range(0, 120, CHUNK)
-REGRESSIONS = Path(__file__).with_name("agent_regressions.txt")
 SABOTAGE_SEEDS = range(60)
-
-
-def regressions() -> list[tuple[int, str]]:
-    """What agent_regressions.txt says."""
-    lines = REGRESSIONS.read_text(encoding="utf-8").splitlines()
-    return [(int(seed), what) for seed, what in (line.split(maxsplit=1) for line in lines if line and line[0] != "#")]
 
 
 @pytest.mark.slow
@@ -36,7 +29,7 @@ def test_sessions_keep_every_law(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "what"), regressions())
+@pytest.mark.parametrize(("seed", "what"), regressions("agent_regressions.txt"))
 def test_what_was_found_once_stays_mended(seed: int, what: str) -> None:
     assert run_seed(seed, "agent").seed == seed, what
 

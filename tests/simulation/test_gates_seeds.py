@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +14,11 @@ from laneway.kernel.task_board import TaskBoard, TaskEntry, TaskNews
 from laneway.sim.campaign import run_seed
 from laneway.sim.gates_tier import run_gates_seed
 from laneway.sim.trace import SimFailedError
+from tests.simulation.seed_lists import regressions
 
 CHUNK = 10
 SEEDS = range(0, 100, CHUNK)
-REGRESSIONS = Path(__file__).with_name("gates_regressions.txt")
 SABOTAGE_SEEDS = range(80)
-
-
-def regressions() -> list[tuple[int, str]]:
-    """What gates_regressions.txt says."""
-    lines = REGRESSIONS.read_text(encoding="utf-8").splitlines()
-    return [(int(seed), what) for seed, what in (line.split(maxsplit=1) for line in lines if line and line[0] != "#")]
 
 
 @pytest.mark.slow
@@ -37,7 +30,7 @@ def test_gates_and_workers_keep_every_law(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "what"), regressions())
+@pytest.mark.parametrize(("seed", "what"), regressions("gates_regressions.txt"))
 def test_what_was_found_once_stays_mended(seed: int, what: str) -> None:
     assert run_seed(seed, "gates").seed == seed, what
 
