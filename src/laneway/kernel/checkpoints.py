@@ -43,6 +43,7 @@ __all__ = (
     "ROUND",
     "Compaction",
     "blobs_of",
+    "check_shape",
     "decode",
     "decode_compaction",
     "digest_of",
@@ -439,6 +440,15 @@ def read_body(row: StateRow, kind: str, version: int) -> dict[str, Any]:
     if found < 1:
         refuse(row, f"there is no version {found}")
     return body
+
+
+def check_shape(
+    row: StateRow, body: Mapping[str, Any], always: Mapping[str, type], sometimes: Mapping[str, type]
+) -> None:
+    """Refuse a body that lacks a field of `always`, or has a value of another type than these say."""
+    for name, kind in (*always.items(), *((name, kind) for name, kind in sometimes.items() if name in body)):
+        if type(body.get(name)) is not kind:
+            refuse(row, f"{name} should be {kind.__name__}, and is {type(body.get(name)).__name__}")
 
 
 def refuse(row: StateRow, reason: str) -> NoReturn:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from laneway.dialogue import ResultStatus, ToolCall, ToolSpec
 from laneway.errors import ConflictError
-from laneway.kernel.checkpoints import BLOB_MIN, digest_of, read_body, refuse, to_json
+from laneway.kernel.checkpoints import BLOB_MIN, check_shape, digest_of, read_body, refuse, to_json
 from laneway.kernel.rounds import Round
 from laneway.records import Effect
 from laneway.rows import Owner, StateRow
@@ -218,9 +218,7 @@ _MAYBE: Final[dict[str, type]] = {"arguments": str, "ended_ms": int, "reason": s
 def decode_entry(row: StateRow) -> LedgerEntry:
     """The entry that a row was made of."""
     body = read_body(row, INTENT, VERSION)
-    for name, kind in (*_SHAPE.items(), *((name, kind) for name, kind in _MAYBE.items() if name in body)):
-        if type(body.get(name)) is not kind:
-            refuse(row, f"{name} should be {kind.__name__}, and is {type(body.get(name)).__name__}")
+    check_shape(row, body, _SHAPE, _MAYBE)
     state, effect = _STATES.get(row.state), _EFFECTS.get(body["effect"])
     if state is None:
         refuse(row, f"an entry cannot be {row.state!r}")

@@ -23,19 +23,20 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from laneway.errors import ConflictError, LeaseLostError
 from laneway.external import ExternalTask, ExternalTaskResult, TaskState
-from laneway.kernel.checkpoints import read_body, refuse, to_json
+from laneway.kernel.checkpoints import check_shape, read_body, refuse, to_json
 from laneway.records import Effect
 from laneway.rows import Owner, StateRow
 
 __all__ = (
     "ATTEMPTS_MAX",
+    "BIG",
     "HOST",
     "TASK",
     "TASK_TRANSITIONS",
@@ -54,6 +55,8 @@ ATTEMPTS_MAX: Final = 5
 FINISHED_MAX: Final = 10_000
 STALE_MAX: Final = 1_000
 REASON_MAX: Final = 2_000
+BIG: Final = 10_000
+"""A result with more characters than this is in the store only, once it is there."""
 HOST: Final = "host"
 """What the code of the host is called when it completes a task itself."""
 
@@ -167,6 +170,7 @@ class TaskEntry:
     result: ExternalTaskResult | None = None
     reason: str = ""
     ended_ms: int = 0  # wall
+    is_slim: bool = False  # it has ended and has a result, which is in the store only
     published: bool = False
     timeout_due: int = 0  # monotonic
     lease_due: int = 0  # monotonic
@@ -186,8 +190,13 @@ class TaskEntry:
     def is_settleable(self) -> bool:
         """Whether a late result of the last worker still counts: nobody else got it, and nobody knows its effect."""
         return self.state is TaskState.UNKNOWN or (
-            self.state is TaskState.TIMED_OUT and self.effect is Effect.WRITE and self.confirmed and self.result is None
+            self.state is TaskState.TIMED_OUT and self.effect is Effect.WRITE and self.confirmed and not self.has_result
         )
+
+    @property
+    def has_result(self) -> bool:
+        """Whether somebody has said what became of it."""
+        return self.result is not None or self.is_slim
 
     @property
     def end(self) -> TaskEnd:
@@ -232,6 +241,7 @@ class TaskEntry:
 
     def to_row(self) -> StateRow:
         """Everything about it that a restart has to know: a lease that nobody has begun under is not part of that."""
+        assert not self.is_slim  # the store has more
         state = TaskState.PENDING if self.state is TaskState.LEASED else self.state
         live = self.is_live
         body: dict[str, Any] = {
@@ -300,9 +310,7 @@ _MAYBE: Final[dict[str, type]] = {
 def decode_task(row: StateRow) -> TaskEntry:
     """The task that a row was made of; refuses a damaged one with `StoreCorruptError`."""
     body = read_body(row, TASK, VERSION)
-    for name, kind in (*_SHAPE.items(), *((name, kind) for name, kind in _MAYBE.items() if name in body)):
-        if type(body.get(name)) is not kind:
-            refuse(row, f"{name} should be {kind.__name__}, and is {type(body.get(name)).__name__}")
+    check_shape(row, body, _SHAPE, _MAYBE)
     state, effect = _STATES.get(row.state), _EFFECTS.get(body["effect"])
     if state is None:
         refuse(row, f"a stored task cannot be {row.state!r}")
@@ -378,7 +386,7 @@ class TaskBoard:
         self._timers_max = STALE_MAX
 
     def get(self, task_id: str) -> TaskEntry | None:
-        """A task that is live or has ended lately."""
+        """A task that is live or has ended lately; of a big end (`is_slim`) only the store has the result."""
         return self.live.get(task_id) or self.finished.get(task_id)
 
     # ---- coming and going ----
@@ -388,7 +396,8 @@ class TaskBoard:
         before = self.get(order.task_id)
         if before is not None and before.is_live:
             return before
-        if before is not None and before.effect is Effect.WRITE and before.had_started:
+        # The host may complete what it was only told of, so whoever has a result has begun.
+        if before is not None and before.effect is Effect.WRITE and (before.had_started or before.has_result):
             raise ConflictError(
                 f"task {order.task_id!r} has been begun and is {before.state}: a write is never made twice",
                 hint="look at what became of it",
@@ -537,7 +546,7 @@ class TaskBoard:
         """A worker says what became of it. True: it counts; False: it was said before, and counted then."""
         if not token or token != entry.token:
             raise _lost(entry)
-        if entry.state in _ENDED_WELL_OR_NOT or (entry.state is TaskState.TIMED_OUT and entry.result is not None):
+        if entry.state in _ENDED_WELL_OR_NOT or (entry.state is TaskState.TIMED_OUT and entry.has_result):
             return False
         if entry.state not in _HELD and not entry.is_settleable:
             raise _lost(entry)
@@ -688,6 +697,15 @@ class TaskBoard:
         self.finished.move_to_end(entry.task_id)
         while len(self.finished) > FINISHED_MAX:
             self.finished.popitem(last=False)
+
+    def slim(self, entry: TaskEntry) -> None:
+        """An end is on disk: if its result is big, remember only that there is one."""
+        result = entry.result
+        if result is None or self.finished.get(entry.task_id) is not entry:
+            return
+        if len(str(result.result)) + len(result.error or "") > BIG:
+            # A copy: whoever has the end in hand at this moment needs all of it.
+            self.finished[entry.task_id] = replace(entry, result=None, is_slim=True)
 
 
 _UNWANTED: Final = "withdrawn: "

@@ -47,7 +47,6 @@ Listener = Callable[[TaskNews], None]
 Filter = tuple[frozenset[str], frozenset[str]]
 
 CLAIM_MAX = 1_000
-BIG = 10_000
 NAME_MAX = 200
 NAMES_MAX = 1_000
 SAVE_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
@@ -129,10 +128,10 @@ class TaskDesk:
 
     async def outcome(self, task_id: str) -> TaskEnd:
         """Wait until it has ended, and the end is on disk. Cancelling this wait changes nothing."""
-        entry = self.board.get(task_id) or await self._stored(task_id)
+        entry = self._whole(task_id) or await self._stored(task_id)
         if entry is None:
             raise UnknownTaskError(f"there is no task {task_id!r}", hint="it never existed, or was forgotten")
-        entry = self.board.get(task_id) or entry
+        entry = self._whole(task_id) or entry
         if not entry.is_live and not self._is_being_saved(entry):
             return entry.end
         if self._closed:
@@ -225,7 +224,7 @@ class TaskDesk:
         entry = self.board.live.get(task_id)
         if entry is None:
             stored = await self._stored(task_id)
-            entry = self.board.get(task_id) or stored
+            entry = self._whole(task_id) or stored
         return entry
 
     def attend(self, owner: Owner, listener: Listener) -> None:
@@ -398,8 +397,7 @@ class TaskDesk:
             for waiter in self._waiting.get(entry.task_id, ()):
                 if not waiter.done():
                     waiter.set_result(entry.end)
-            if entry.result is not None and len(str(entry.result.result)) > BIG:
-                self.board.finished.pop(entry.task_id, None)  # the store has it, should anybody still ask
+            self.board.slim(entry)
         elif isinstance(error, FencedError):
             del self._unsaved[entry.task_id]
             self._fail_waiting(entry.task_id, error)
@@ -458,7 +456,13 @@ class TaskDesk:
         entry = decode_task(row) if row is not None and row.workspace == self._engine.workspace else None
         if entry is not None and not entry.is_live and self.board.get(task_id) is None:
             self.board.remember(entry)  # whoever asks once may ask again, and not all of them can wait for the store
+            self.board.slim(entry)
         return entry
+
+    def _whole(self, task_id: str) -> TaskEntry | None:
+        """A task that is here with all there is of it; of a big end, the store has more."""
+        entry = self.board.get(task_id)
+        return None if entry is None or entry.is_slim else entry
 
     def _check_open(self) -> None:
         if self._closed or not self._engine.is_at_work:
