@@ -15,6 +15,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ UnknownStoreError      no store is behind that address
 │  ├─ UnknownRunError        there is nothing to resume under that id
 │  ├─ UnknownTaskError       no external task has that id
+│  ├─ NotFoundError          there is no such thing, or it is not yours
 │  ├─ ToolArgumentsError     the arguments of a call do not fit the tool
 │  └─ ModelError             the provider of a model refuses the call as it is
 │     ├─ PromptTooLongError  the conversation is longer than the model can take in
@@ -29,6 +30,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ MessageStateError      a message cannot change in that way from its state
 │  ├─ FencedError            somebody else owns this now; what the old owner says is refused
 │  ├─ LeaseLostError         the task is no longer this worker's; what it says of it is refused
+│  ├─ RateLimitedError       too many requests from one caller
 │  ├─ StoreInUseError        another process has the store open
 │  └─ StoreVersionError      the store was written by a newer Laneway
 ├─ UnavailableError          the world is wrong: a later try may help
@@ -36,9 +38,11 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  │  ├─ StoreCorruptError   what is on disk is not what was written
 │  │  └─ UnstorableError     what was to be written can never be stored as it is
 │  ├─ TransportUnavailableError  nobody answers at the other end
+│  ├─ OverloadedError        the gateway takes no more work for a while
 │  └─ ModelUnavailableError  the provider of a model cannot answer now
 │     └─ ModelLimitedError   … and says for how long: too many requests, or the quota is used up
 ├─ DeniedError               a policy said no
+│  ├─ NotAuthenticatedError  no token, or one that does not count (any more)
 │  ├─ PermissionDeniedError  the sender lacks the right
 │  └─ ApprovalExpiredError   nobody answered in time
 ├─ JobFailedError            a job ended without a value
@@ -89,8 +93,12 @@ __all__ = (
     "ModelError",
     "ModelLimitedError",
     "ModelUnavailableError",
+    "NotAuthenticatedError",
+    "NotFoundError",
+    "OverloadedError",
     "PermissionDeniedError",
     "PromptTooLongError",
+    "RateLimitedError",
     "Reaction",
     "RealModelForbiddenError",
     "RetryLater",
@@ -306,6 +314,17 @@ class UnknownTaskError(UsageError):
     code = "unknown_task"
 
 
+class NotFoundError(UsageError):
+    """There is no such thing, or it belongs to somebody else: both look the same from outside."""
+
+    code = "not_found"
+
+    def __init__(self, *, what: str, name: str, hint: str = "") -> None:
+        super().__init__(f"there is no {what} {name!r}", hint=hint)
+        self.what = what
+        self.name = name
+
+
 class UnknownStoreError(UsageError):
     """No store is behind that address."""
 
@@ -405,6 +424,16 @@ class MailboxFullError(ConflictError):
         self.cap = cap
 
 
+class RateLimitedError(ConflictError):
+    """Too many requests from one caller; nothing was done. `retry_after_ms` says when it may try again."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, *, retry_after_ms: int, hint: str = "send fewer requests at once") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_ms = retry_after_ms
+
+
 class MessageStateError(ConflictError):
     """A message cannot change in that way from the state it is in; nothing changed."""
 
@@ -465,6 +494,16 @@ class UnstorableError(StoreUnavailableError):
     code = "unstorable"
 
 
+class OverloadedError(UnavailableError):
+    """So much waits that nothing more is taken for a while; nothing was done."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_ms: int, hint: str = "try again later") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_ms = retry_after_ms
+
+
 class TransportUnavailableError(UnavailableError):
     """Nobody answers at the other end of a transport; a later try may help."""
 
@@ -495,6 +534,12 @@ class DeniedError(LanewayError):
     """A policy said no."""
 
     code = "denied"
+
+
+class NotAuthenticatedError(DeniedError):
+    """No token was given, or one that is wrong, expired or revoked: which of these is not said."""
+
+    code = "not_authenticated"
 
 
 class PermissionDeniedError(DeniedError):
@@ -622,9 +667,18 @@ class Reaction(NamedTuple):
 
 REACTIONS: Final[dict[type[LanewayError], Reaction]] = {
     UsageError: Reaction(400, 2),
+    NotFoundError: Reaction(404, 2),
+    UnknownJobError: Reaction(404, 2),
+    UnknownLaneError: Reaction(404, 2),
+    UnknownMessageError: Reaction(404, 2),
+    UnknownRunError: Reaction(404, 2),
+    UnknownTaskError: Reaction(404, 2),
     MailboxFullError: Reaction(429, 3),
+    LaneFullError: Reaction(429, 3),
+    RateLimitedError: Reaction(429, 3),
     ConflictError: Reaction(409, 3),
     UnavailableError: Reaction(503, 4),
+    NotAuthenticatedError: Reaction(401, 5),
     DeniedError: Reaction(403, 5),
     JobFailedError: Reaction(502, 6),
     InternalError: Reaction(500, 70),

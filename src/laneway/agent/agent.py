@@ -27,6 +27,7 @@ from laneway.runtime.envelope import check_key
 from laneway.system import HostEnv
 
 if TYPE_CHECKING:
+    from laneway.agent.host import Host
     from laneway.dialogue import Intent
     from laneway.ports import Model, Store, Tool
     from laneway.tools.mcp_tools import McpStatus
@@ -74,6 +75,7 @@ class AsyncAgent:
             session_store=session_store,
             **options,
         )
+        self.home: Host | None = None  # where its sessions live, when a gateway has made that
         self.sources = ToolSources()
         self._sessions: list[AsyncSession] = []
         self._models: dict[str, Model] = {}  # by their names

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from laneway.errors import ClosedError, InterruptSignalError
 from laneway.inbox import Inbox
 from laneway.kernel.registry import lane_part
 from laneway.lanes import TOOL_LANES, Lanes
-from laneway.mail import Final, OnCrash
+from laneway.mail import Final as Ended
+from laneway.mail import OnCrash
 from laneway.records import LaneConfig
 from laneway.runtime.errands import WAIT_LANE
 from laneway.runtime.task_desk import TaskDesk
@@ -27,13 +28,22 @@ if TYPE_CHECKING:
     from laneway.rows import Owner
     from laneway.runtime.turns import Turn
 
-__all__ = ("Host", "account_of", "host_of")
+__all__ = ("Host", "account_of", "host_of", "tool_lanes")
 
 WIDE = 1_000_000
 THREADS_MAX = 2_000
 MODEL_LANES = "model:"
 SUBAGENT_LANE = "subagent"
 GRACE_MS = 15_000
+
+MAIL: Final = {
+    "mode": "followup",
+    "cap": 100_000,
+    "drop": "new",
+    "concurrency": WIDE,
+    "interrupt_grace_ms": GRACE_MS,
+}
+"""How messages to sessions are queued, unless whoever makes the host says something else."""
 
 _hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Host]] = WeakKeyDictionary()
 
@@ -56,26 +66,25 @@ class _Handler:
 class Host:
     """The inbox and the lanes of the sessions of one store."""
 
-    def __init__(self, store: Store | None, env: HostEnv, *, key: object, before: Host | None = None) -> None:
+    def __init__(
+        self,
+        store: Store | None,
+        env: HostEnv,
+        *,
+        key: object,
+        before: Host | None = None,
+        lanes: Lanes | None = None,
+        **mail: Any,
+    ) -> None:
         self.key = key
-        # A sync tool may wait on its thread for another session, whose tools need threads, too: room for many.
-        self.lanes = Lanes(TOOL_LANES, host=env, unknown="create", threads_max=THREADS_MAX)
-        self.inbox = Inbox(
-            _Handler(self),
-            store=store,
-            lanes=self.lanes,
-            mode="followup",
-            cap=100_000,
-            drop="new",
-            concurrency=WIDE,
-            on_crash=OnCrash.RESUME,
-            interrupt_grace_ms=GRACE_MS,
-            host=env,
-        )
+        self._owns_lanes = lanes is None
+        self.lanes = lanes or tool_lanes(env)
+        given = {**MAIL, **mail}
+        self.inbox = Inbox(_Handler(self), store=store, lanes=self.lanes, on_crash=OnCrash.RESUME, host=env, **given)
         self.env = env
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
-        self.guests: set[AsyncSession] = set()  # everybody who uses it, or is about to
+        self.guests: set[object] = set()  # everybody who uses it, or is about to
         self._before = before
         self._opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
@@ -98,13 +107,20 @@ class Host:
         before, self._before = self._before, None
         if before is not None and before.closing is not None:  # it lets go of the store first
             await asyncio.gather(before.closing, return_exceptions=True)
-        await self.lanes.__aenter__()
+        if self._owns_lanes:
+            await self.lanes.__aenter__()
         try:
             await self.inbox.__aenter__()
         except BaseException:
             _forget(self)
-            await self.lanes.close()
+            if self._owns_lanes:
+                await self.lanes.close()
             raise
+
+    @property
+    def workspace(self) -> str:
+        """The workspace in the store that its sessions belong to."""
+        return self.inbox.engine.workspace
 
     @property
     def is_open(self) -> bool:
@@ -127,9 +143,9 @@ class Host:
         if session.key not in self.sessions and self.is_open:
             self.inbox.engine.dismiss(session.owner, ClosedError(opened=True, what="session"))
 
-    async def leave(self, session: AsyncSession) -> None:
-        """A session has no more use for the host; the last one closes it."""
-        self.guests.discard(session)
+    async def leave(self, guest: object) -> None:
+        """A session (or a gateway) has no more use for the host; the last one closes it."""
+        self.guests.discard(guest)
         if self.guests or self.closing is not None:
             return
         self.closing = asyncio.get_running_loop().create_task(self._close(), name="laneway-host-closing")
@@ -142,7 +158,8 @@ class Host:
             if self.is_open:
                 self.desk.close()
                 await self.inbox.close()
-                await self.lanes.close()
+                if self._owns_lanes:
+                    await self.lanes.close()
         finally:
             _forget(self)
 
@@ -158,7 +175,7 @@ class Host:
 
     # ---- messages ----
 
-    def _settled(self, final: Final) -> None:
+    def _settled(self, final: Ended) -> None:
         session = self.followed.pop(final.message_id, None)
         if session is not None:
             session.settled(final)
@@ -203,6 +220,11 @@ def host_of(store: Store | None, env: HostEnv, *, shared_by: object) -> Host:
     if host is None or host.is_closing:
         hosts[key] = host = Host(store, env, key=key, before=host)
     return host
+
+
+def tool_lanes(env: HostEnv) -> Lanes:
+    """Lanes for tools and turns. A sync tool may wait on its thread for another session: there is room for many."""
+    return Lanes(TOOL_LANES, host=env, unknown="create", threads_max=THREADS_MAX)
 
 
 def account_of(model: Model) -> str:

@@ -100,7 +100,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.model = model
         self.session_id = options.session_id or env.ids.new_id("session")
         self.key = (settings.tenant_id or "default", self.session_id)
-        self.owner = Owner(self.key[0], "default", self.session_id)
+        self.owner = Owner(self.key[0], "default" if agent.home is None else agent.home.workspace, self.session_id)
         self.host: Host
         self.book: Book
         self.lanes: SessionLanes | None = None
@@ -160,7 +160,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _open(self) -> None:
-        self.host = host = host_of(self._store, self._env, shared_by=self._agent)
+        self.host = host = self._agent.home or host_of(self._store, self._env, shared_by=self._agent)
         host.guests.add(self)
         try:
             await self._move_in(host)
@@ -195,6 +195,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         if config is not None:
             tenant = self.owner.tenant
             name = f"s:{self.session_id}" if tenant == "default" else f"t:{tenant}/{self.session_id}"
+            if host.workspace != "default":
+                name = f"w:{host.workspace}/{name}"
             self.lanes = SessionLanes(
                 host.inbox.lanes,
                 name,
@@ -362,6 +364,18 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         async def finish(stream: AgentStream) -> RunResult:
             assert stream.message_id is not None
             return await self.wait(stream.message_id)
+
+        return AgentStream(begin, finish, self._unfollow)
+
+    def watch(self, receipt: Receipt) -> AgentStream:
+        """Watch the run that answers a message which was sent in another way, from its first event on."""
+
+        async def begin(stream: AgentStream) -> None:
+            stream.message_id = receipt.message_id
+            self._follow(stream, receipt)
+
+        async def finish(stream: AgentStream) -> RunResult:
+            return await self.wait(receipt.message_id)
 
         return AgentStream(begin, finish, self._unfollow)
 

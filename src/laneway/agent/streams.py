@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Final
 
 from laneway.agent.results import RunResult
-from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, ReasoningDeltaEvent, TextDeltaEvent
+from laneway.agent_events import AGENT_EVENTS, AgentEvent, EndEvent, ErrorEvent, ReasoningDeltaEvent, TextDeltaEvent
+from laneway.dialogue import copied
 
 __all__ = ("AgentStream", "EventLog", "EventStream")
 
 JOINED_MAX = 4_096  # longer pieces are not joined: that would copy a long answer again with each of its pieces
 DELTAS = (TextDeltaEvent, ReasoningDeltaEvent)
+CHANGEABLE: Final = {
+    kind: tuple(each.name for each in fields(kind) if "Mapping" in str(each.type)) for kind in AGENT_EVENTS.values()
+}
+"""The fields of each event whose values a reader could change."""
 
 
 class EventStream(AsyncIterator[AgentEvent]):
@@ -33,7 +39,7 @@ class EventStream(AsyncIterator[AgentEvent]):
         """Deliver an event; after the end of its run nothing follows."""
         if self._closed:
             return
-        _append(self._buffer, event)
+        _append(self._buffer, _own(event))
         if self._ends_with_run and isinstance(event, EndEvent | ErrorEvent):
             self.close()
         self._wake()
@@ -122,6 +128,12 @@ class EventLog:
     def add(self, event: AgentEvent) -> None:
         """One more."""
         _append(self.events, event)
+
+
+def _own(event: AgentEvent) -> AgentEvent:
+    """An event that one reader may change, and nobody else hears of it."""
+    names = CHANGEABLE.get(type(event))
+    return replace(event, **{name: copied(getattr(event, name)) for name in names}) if names else event
 
 
 def _append(events: list[AgentEvent] | deque[AgentEvent], event: AgentEvent) -> None:

@@ -24,6 +24,7 @@ from laneway.errors import (
     WrongThreadError,
     describe,
 )
+from laneway.events import Event
 from laneway.kernel.mailroom import Mailroom
 from laneway.kernel.messages import Item, route_key
 from laneway.mail import Final, Message, MessageState, Outcome, QueueOptions, QueueSettings, Receipt
@@ -396,6 +397,10 @@ class Arrivals(ABC):
         if self.is_shut:
             raise ClosedError(opened=True, what="inbox")
         return self._audience.admit(keys, "", buffer_max)
+
+    def listen(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Call somebody with every event at once, when it is on disk; returns how to stop."""
+        return self._audience.listen(listener)
 
     def _note_listening(self, listening: bool) -> None:  # noqa: FBT001 - all there is to say
         self.kernel.listening = listening

@@ -110,6 +110,8 @@ class MailEngine(Errands):
         self._unattended: dict[Owner, RequestTurn] = {}  # turns that wait for somebody who can run them
         self.attends: Callable[[Owner], bool] = lambda owner: True
         """Whether there is somebody who can run the turns of a session; if not, they wait for `attend`."""
+        self.on_unattended: Callable[[Owner], None] = lambda owner: None
+        """Hears of a session whose turn waits for somebody who can run it."""
         self.turn_lane: Callable[[Owner], str] = lambda owner: ""
         """The lane that the turns of a session run in, whatever their messages say; empty: what they say."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
@@ -328,6 +330,7 @@ class MailEngine(Errands):
         owner = request.owner
         if not self.attends(owner):
             self._unattended[owner] = request
+            self.on_unattended(owner)
             return
         names = (self._session_lane(owner), self.turn_lane(owner) or request.lane)
         label = f"turn of {owner.session}"
@@ -353,6 +356,10 @@ class MailEngine(Errands):
         if request is not None and self.is_open and not self.kernel.closing:
             self._request(request)
 
+    def is_unattended(self, owner: Owner) -> bool:
+        """Whether a turn of a session waits for somebody who can run it."""
+        return owner in self._unattended
+
     def dismiss(self, owner: Owner, error: Exception) -> None:
         """Nobody runs the turns of a session any more: its turn is ended, to be begun again when somebody does.
 
@@ -366,6 +373,7 @@ class MailEngine(Errands):
             lane, level = box.requested
             self._unattended[owner] = RequestTurn(owner, lane, level)
             job.cancel("nobody runs the turns of this session now")
+            self.on_unattended(owner)
         for message_id, waiters in self._waiters.items():
             item = self.kernel.items.get(message_id)
             for waiter in waiters if item is not None and item.owner == owner else ():

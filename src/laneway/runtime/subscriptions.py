@@ -105,9 +105,22 @@ class Audience:
     def __init__(self, on_change: Callable[[bool], None]) -> None:
         self._on_change = on_change
         self._streams: list[Subscription] = []
+        self._listeners: list[Callable[[Event], None]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._streams)
+        return bool(self._streams or self._listeners)
+
+    def listen(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Call somebody with every event at once, in order; returns how to stop. It must not raise."""
+        self._listeners.append(listener)
+        self._on_change(True)  # noqa: FBT003 - somebody listens
+
+        def stop() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+            self._on_change(bool(self))
+
+        return stop
 
     def admit(self, keys: tuple[str, ...], prefix: str, buffer_max: int) -> Subscription:
         """A new stream of events."""
@@ -119,10 +132,12 @@ class Audience:
     def _dismiss(self, stream: Subscription) -> None:
         if stream in self._streams:
             self._streams.remove(stream)
-        self._on_change(bool(self._streams))
+        self._on_change(bool(self))
 
     def tell(self, event: Event) -> None:
         """Give an event to whoever wants it."""
+        for listener in list(self._listeners):
+            listener(event)
         for stream in list(self._streams):
             if stream.wants(event):
                 stream.push(event)

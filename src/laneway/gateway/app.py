@@ -1,0 +1,42 @@
+"""The HTTP application around a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from laneway import __version__
+from laneway.gateway import problems
+from laneway.gateway.routes import ROUTERS
+from laneway.gateway.service import Gateway
+
+__all__ = ("create_app",)
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The application; it opens and closes the gateway with itself, unless that is open already."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if gateway.is_open:
+            yield
+        else:
+            async with gateway:
+                yield
+
+    app = FastAPI(
+        title="Laneway",
+        version=__version__,
+        summary="The traffic system for AI agents.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.state.gateway = gateway
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router, prefix="/v1")
+    return app

@@ -1,0 +1,1 @@
+"""The shapes of OpenAI on the gateway."""

@@ -1,0 +1,122 @@
+"""Errors as RFC 9457 problem details: one table (`laneway.errors.REACTIONS`) decides the status."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from laneway.errors import InternalError, LanewayError, MailboxFullError, describe, reaction_to
+
+__all__ = ("PROBLEM_JSON", "Problem", "install", "problem", "problem_of")
+
+_log = logging.getLogger("laneway.gateway")
+
+PROBLEM_JSON: Final = "application/problem+json"
+KEPT: Final = frozenset({"message", "hint"})
+PLAIN: Final = (str, int, float, bool, type(None))
+FULL_RETRY_MS: Final = 5_000
+TITLES: Final = {
+    400: "The request is wrong",
+    401: "Who are you?",
+    403: "Not allowed",
+    404: "Not found",
+    405: "This method is not possible here",
+    409: "Not possible in this state",
+    413: "Too large",
+    415: "Not this kind of content",
+    421: "Wrong host",
+    422: "The request does not fit",
+    429: "Too many",
+    500: "Our mistake",
+    502: "It ended without a result",
+    503: "Not available now",
+}
+
+
+class Problem(Response):
+    """An answer that says what went wrong."""
+
+    media_type = PROBLEM_JSON
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    hint: str = "",
+    headers: Mapping[str, str] | None = None,
+    **facts: Any,
+) -> Problem:
+    """Problem details: `type`, `title`, `status`, `detail`, and as extensions `code`, `hint` and the facts."""
+    body: dict[str, Any] = {
+        "type": f"urn:laneway:problem:{code}",
+        "title": TITLES.get(status, "Something went wrong"),
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    if hint:
+        body["hint"] = hint
+    for name, value in facts.items():
+        if name not in body and isinstance(value, PLAIN):
+            body[name] = value
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False, default=str)
+    return Problem(text.encode("utf-8", "backslashreplace"), status_code=status, headers=dict(headers or {}))
+
+
+def problem_of(error: LanewayError) -> Problem:
+    """What the outside sees of an error of ours."""
+    status = reaction_to(error).http_status
+    facts = {name: value for name, value in vars(error).items() if name not in KEPT and not name.startswith("_")}
+    headers: dict[str, str] = {}
+    wait_ms = facts.get("retry_after_ms", FULL_RETRY_MS if isinstance(error, MailboxFullError) else None)
+    if status == 503 and wait_ms is None:
+        wait_ms = 1_000
+    if isinstance(wait_ms, int):
+        headers["Retry-After"] = str(max(1, math.ceil(wait_ms / 1000)))
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="laneway"'
+    if isinstance(error, InternalError):
+        _log.error("internal error: %s", describe(error))
+    return problem(status, error.code, error.message, hint=error.hint, headers=headers, **facts)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of this application with problem details."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, LanewayError)
+        return problem_of(error)
+
+    async def wrong(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0] if error.errors() else {"loc": (), "msg": "it does not fit"}
+        where = ".".join(str(part) for part in first["loc"])
+        is_json = first.get("type") == "json_invalid"
+        status, code = (400, "invalid_json") if is_json else (422, "invalid_request")
+        detail = f"{where}: {first['msg']}" if where else str(first["msg"])
+        return problem(status, code, detail, hint="see /openapi.json", errors=len(error.errors()))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        detail = error.detail if isinstance(error.detail, str) else "no"
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
+        return problem(error.status_code, code, detail, headers=error.headers)
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        _log.error("a request failed: %s", describe(error), exc_info=error)
+        return problem(500, "internal", "this is a mistake in Laneway", hint="please report it with the log")
+
+    app.add_exception_handler(LanewayError, ours)
+    app.add_exception_handler(RequestValidationError, wrong)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)

@@ -1,0 +1,187 @@
+"""Gateway: a store, its workspaces and its tokens, without the HTTP around them. Routes and channels call this."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from laneway.agent.host import THREADS_MAX
+from laneway.agent.subagents import is_child_id
+from laneway.config import lanes_options
+from laneway.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidMessageError,
+    LanewayError,
+    NotFoundError,
+    UnknownMessageError,
+    UnknownRunError,
+)
+from laneway.gateway.access import Caller
+from laneway.gateway.admission import Admission
+from laneway.gateway.audit import Audit
+from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
+from laneway.gateway.tokens import GATEWAY, TokenBook
+from laneway.gateway.workspaces import Workspace
+from laneway.lanes import TOOL_LANES, Lanes
+from laneway.mail import Receipt
+from laneway.ports import Store
+from laneway.rows import MessageRow, StateRow
+from laneway.stores import open_store
+from laneway.system import HostEnv
+
+__all__ = ("Gateway",)
+
+
+class Gateway:
+    """Everything behind the server. Open it with `async with`, on the loop that serves."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        workspaces: Sequence[WorkspaceSpec],
+        *,
+        env: HostEnv | None = None,
+        store: Store | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        if not workspaces:
+            raise ConfigError("a gateway needs a workspace", setting="workspaces", hint="laneway serve --workspace DIR")
+        for spec in workspaces:
+            if spec.name == GATEWAY:
+                raise ConfigError(f"no workspace may be called {GATEWAY!r}", setting="workspaces", value=spec.name)
+        self.settings = settings
+        self.env = env or HostEnv()
+        self.store = store or open_store(settings.store)
+        first = lanes_options(workspaces[0].agent.settings)
+        lanes = {**TOOL_LANES, **first["lanes"]}
+        self.lanes = Lanes(
+            lanes,
+            max_concurrent=first["max_concurrent"],
+            host=self.env,
+            unknown="create",
+            threads_max=THREADS_MAX,
+            close_timeout_ms=settings.drain_ms,
+        )
+        self.workspaces = {
+            spec.name: Workspace(
+                spec,
+                store=self.store,
+                lanes=self.lanes,
+                env=self.env,
+                sessions_max=settings.sessions_max,
+                close_timeout_ms=settings.drain_ms,
+                environ=os.environ if environ is None else environ,
+            )
+            for spec in workspaces
+        }
+        self.default = self.workspaces[workspaces[0].name]
+        self.tokens = TokenBook(self.store, self.env.clock)
+        self.audit = Audit(self.store, self.env.clock)
+        self.admission = Admission(self)
+        self.is_open = False
+        self.is_stopping = False
+
+    # ---- opening and closing ----
+
+    async def __aenter__(self) -> Self:
+        opened: list[Any] = []
+        await self.store.open()
+        try:
+            await self.tokens.load()
+            await self.lanes.__aenter__()
+            opened.append(self.lanes)
+            for workspace in self.workspaces.values():
+                await workspace.open()
+                opened.append(workspace)
+        except BaseException:
+            for each in reversed(opened):
+                await each.close()
+            await self.store.close()
+            raise
+        self.is_open = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def begin_stop(self) -> None:
+        """The process is asked to end: streams end now, with a word about it, so that the server can."""
+        self.is_stopping = True
+        for workspace in self.workspaces.values():
+            workspace.hub.close("stopping")
+
+    async def close(self) -> None:
+        """Give running turns their time; what has not ended stays in the store and goes on with the next start."""
+        if not self.is_open:
+            return
+        self.begin_stop()
+        self.is_open = False
+        problems: list[Exception] = []
+        parts: list[Any] = [*self.workspaces.values(), self.lanes, self.store]
+        for each in parts:
+            try:
+                await each.close()
+            except Exception as error:  # noqa: BLE001 - the others are closed all the same
+                problems.append(error)
+        if problems:
+            raise problems[0]
+
+    def check_open(self) -> None:
+        """Refuse callers before opening and after closing."""
+        if not self.is_open:
+            raise ClosedError(opened=True, what="gateway")
+
+    # ---- finding things ----
+
+    def workspace(self, name: str = "") -> Workspace:
+        """A workspace by its name; the default one without a name."""
+        self.check_open()
+        if not name:
+            return self.default
+        found = self.workspaces.get(name)
+        if found is None:
+            raise NotFoundError(what="workspace", name=name, hint=f"there are: {', '.join(self.workspaces)}")
+        return found
+
+    async def find_message(self, caller: Caller, message_id: str) -> tuple[Workspace, MessageRow]:
+        """A message of the caller's tenant and the workspace it is in."""
+        self.check_open()
+        row = await self.store.history.message(message_id)
+        if row is None or row.tenant != caller.tenant or row.workspace not in self.workspaces:
+            raise UnknownMessageError(message_id=message_id)
+        return self.workspaces[row.workspace], row
+
+    async def find_run(self, caller: Caller, run_id: str) -> tuple[Workspace, StateRow]:
+        """A run of the caller's tenant and the workspace it is in."""
+        self.check_open()
+        row = await self.store.history.state("turn", run_id)
+        if row is None or row.tenant != caller.tenant or row.workspace not in self.workspaces:
+            raise UnknownRunError(f"there is no run {run_id!r}")
+        return self.workspaces[row.workspace], row
+
+    # ---- messages ----
+
+    async def submit(
+        self, workspace: Workspace, caller: Caller, key: str, text: str, *, sender: Any = None, **more: Any
+    ) -> Receipt:
+        """Take a message of a caller; `more` are arguments of `Inbox.submit`. Returns when it is on disk."""
+        self.check_open()
+        if is_child_id(key):
+            raise InvalidMessageError(
+                f"session {key!r} belongs to a sub-agent, which only its parent talks to",
+                hint=f"send it to {key.partition('~')[0]!r}",
+            )
+        self.admission.check()
+        return await workspace.inbox.submit(
+            key, text, tenant=caller.tenant, sender=caller.sender() if sender is None else sender, **more
+        )
+
+    async def check_store(self) -> str:
+        """Why the store is not to be reached; empty when it answers."""
+        try:
+            await self.store.history.message("readiness")
+        except LanewayError as error:
+            return str(error)
+        return ""

@@ -1,0 +1,229 @@
+"""A workspace: a folder, the agent that works there, and its sessions, which are opened when they have something to do.
+
+A session is opened when a message has come for it, or when somebody asks about its runs. At most `sessions_max` are
+held in memory: beyond that the ones that have been idle longest are closed, and opened again when they are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from laneway.agent.agent import AsyncAgent
+from laneway.agent.files import arguments_of
+from laneway.agent.host import Host
+from laneway.agent.subagents import is_child_id
+from laneway.config import inbox_options
+from laneway.errors import LanewayError, NotFoundError, describe
+from laneway.gateway.hub import Hub
+from laneway.rows import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from laneway.agent.session import AsyncSession
+    from laneway.gateway.settings import WorkspaceSpec
+    from laneway.inbox import Inbox
+    from laneway.lanes import Lanes
+    from laneway.ports import Store
+    from laneway.system import HostEnv
+
+__all__ = ("Workspace",)
+
+_log = logging.getLogger("laneway.gateway")
+
+REOPEN_DELAY_S = 5
+
+
+class Workspace:
+    """One workspace of a gateway."""
+
+    def __init__(
+        self,
+        spec: WorkspaceSpec,
+        *,
+        store: Store,
+        lanes: Lanes,
+        env: HostEnv,
+        sessions_max: int,
+        close_timeout_ms: int,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self._store = store
+        self._sessions_max = sessions_max
+        options: dict[str, Any] = {**inbox_options(spec.agent.settings)}
+        del options["on_crash"]  # runs go on: that is what checkpoints are for
+        options.update(workspace=spec.name, commands=True, close_timeout_ms=close_timeout_ms)
+        self.host = Host(store, env, key=self, lanes=lanes, **options)
+        self.hub = Hub(spec.name)
+        given = arguments_of(spec.agent, environ)
+        given.update(messages=None, mode=None, session_store=store)  # the inbox of the host goes by these
+        if spec.model is not None:
+            given["model"] = spec.model
+        self.agent = AsyncAgent(host=env, **given)
+        self.agent.home = self.host
+        self._sessions: OrderedDict[tuple[str, str], AsyncSession] = OrderedDict()  # least recently used first
+        self._opening: dict[tuple[str, str], asyncio.Task[AsyncSession]] = {}
+        self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._later: set[asyncio.TimerHandle] = set()
+        self._is_closed = False
+
+    @property
+    def inbox(self) -> Inbox:
+        """The inbox of its sessions."""
+        return self.host.inbox
+
+    async def open(self) -> None:
+        """Begin: what an earlier process has left goes on."""
+        engine = self.inbox.engine
+        engine.listen(self.hub.on_mail_event)
+        engine.on_unattended = self._wake
+        self.host.guests.add(self)
+        try:
+            await self.host.open()
+        except BaseException:
+            self.host.guests.discard(self)
+            raise
+
+    async def close(self) -> None:
+        """Give what runs its time, leave the rest in the store."""
+        self._is_closed = True
+        for timer in self._later:
+            timer.cancel()
+        self.hub.close()
+        for task in list(self._opening.values()):
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), *self._closing.values(), return_exceptions=True)
+        try:
+            await self.agent.close()
+        finally:
+            await self.host.leave(self)
+
+    def owner(self, tenant: str, key: str) -> Owner:
+        """Whose rows those of a session are."""
+        return Owner(tenant, self.name, key)
+
+    # ---- sessions ----
+
+    async def session(self, tenant: str, key: str) -> AsyncSession:
+        """An open session: the one in memory, or one that is opened now."""
+        root = _root_of(key)
+        session = self._sessions.get((tenant, root))
+        if session is None:
+            task = self._opening.get((tenant, root)) or self._open_soon((tenant, root))
+            session = await asyncio.shield(task)
+        else:
+            self._sessions.move_to_end((tenant, root))
+        if root == key:
+            return session
+        for child in _family(session):
+            if child.session_id == key:
+                return child
+        raise NotFoundError(what="session", name=key, hint="its sub-agent has ended")
+
+    def live_session(self, tenant: str, key: str) -> AsyncSession | None:
+        """A session, if it is in memory."""
+        return self._sessions.get((tenant, key))
+
+    def live_sessions(self) -> list[AsyncSession]:
+        """The sessions in memory."""
+        return list(self._sessions.values())
+
+    def _wake(self, owner: Owner) -> None:
+        """A turn waits for its session to be opened."""
+        key = (owner.tenant, _root_of(owner.session))
+        if not self._is_closed and key not in self._opening and key not in self._sessions:
+            self._open_soon(key)
+
+    def _open_soon(self, key: tuple[str, str]) -> asyncio.Task[AsyncSession]:
+        task = asyncio.get_running_loop().create_task(self._open(key), name="laneway-open-session")
+        self._opening[key] = task
+        task.add_done_callback(functools.partial(self._opened, key))
+        return task
+
+    def _opened(self, key: tuple[str, str], task: asyncio.Task[AsyncSession]) -> None:
+        self._opening.pop(key, None)
+        if task.cancelled() or self._is_closed:
+            return
+        error = task.exception()
+        if error is not None:
+            _log.warning("session %r could not be opened: %s", key[1], describe(error))
+            self._try_again(key)
+
+    def _try_again(self, key: tuple[str, str]) -> None:
+        """A session with waiting turns that could not be opened (an MCP server is gone, a file is broken …)."""
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            self._later.discard(timer)
+            if self.inbox.engine.is_open and self.inbox.engine.is_unattended(self.owner(*key)):
+                self._wake(self.owner(*key))
+
+        timer = loop.call_later(REOPEN_DELAY_S, again)
+        self._later.add(timer)
+
+    async def _open(self, key: tuple[str, str]) -> AsyncSession:
+        closing = self._closing.get(key)
+        if closing is not None:
+            await asyncio.gather(asyncio.shield(closing), return_exceptions=True)
+        tenant, session_id = key
+        tenant_id = None if tenant == "default" else tenant
+        session = self.agent.session(self.spec.folder, session_id=session_id, tenant_id=tenant_id)
+        session.relay(functools.partial(self.hub.on_agent_event, session.owner))
+        try:
+            await session.ready()
+        except BaseException:
+            await session.shut()
+            raise
+        self._sessions[key] = session
+        self._make_room()
+        return session
+
+    def _make_room(self) -> None:
+        """Close the sessions that were idle longest, if there are too many."""
+        excess = len(self._sessions) - self._sessions_max
+        for key, session in list(self._sessions.items()):
+            if excess <= 0:
+                break
+            if self._is_idle(session):
+                excess -= 1
+                del self._sessions[key]
+                task = asyncio.get_running_loop().create_task(self._shut(session), name="laneway-close-session")
+                self._closing[key] = task
+                task.add_done_callback(functools.partial(self._closed, key))
+
+    def _is_idle(self, session: AsyncSession) -> bool:
+        box = self.inbox.engine.kernel.boxes.get(session.owner)
+        return (box is None or box.is_idle) and not session.delegates.at_work()
+
+    @staticmethod
+    async def _shut(session: AsyncSession) -> None:
+        try:
+            await session.shut()
+        except LanewayError as error:
+            _log.warning("session %r was not closed well: %s", session.session_id, error)
+
+    def _closed(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._closing.get(key) is task:
+            del self._closing[key]
+        if not task.cancelled():
+            task.exception()
+
+
+def _root_of(key: str) -> str:
+    """The session that a session of a sub-agent works for, at the top."""
+    while is_child_id(key):
+        key = key.rpartition("~")[0]
+    return key
+
+
+def _family(session: AsyncSession) -> list[AsyncSession]:
+    found = [session]
+    for child in session.children():
+        found += _family(child)
+    return found

@@ -1,0 +1,1 @@
+"""What is measured and told about a running process: metrics, traces, logs."""

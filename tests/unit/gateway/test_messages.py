@@ -1,0 +1,31 @@
+"""Messages over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.gateway_stage import gateway_stage, serving
+
+
+async def test_a_message_is_taken_and_answered(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        receipt = await stage.send("s1", "hello")
+        final = await stage.gateway.default.inbox.status(receipt["message_id"])
+        assert final.answer == "You said: hello"
+
+
+async def test_the_same_key_with_another_text_is_a_conflict(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        headers = {"Idempotency-Key": "k"}
+        first = await stage.send("s1", "hello", headers=headers)
+        again = await stage.send("s1", "hello", headers=headers)
+        other = await stage.client.post("/v1/sessions/s1/messages", json={"text": "other"}, headers=headers)
+        assert again["message_id"] == first["message_id"]
+        assert again["duplicate"] is True
+        assert (other.status_code, other.json()["code"]) == (409, "conflict")
+
+
+async def test_a_real_server_takes_messages(tmp_path: Path) -> None:
+    async with serving(tmp_path) as stage:
+        receipt = await stage.send("s1", "hello")
+        assert receipt["disposition"] == "queued"
