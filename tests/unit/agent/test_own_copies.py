@@ -9,6 +9,7 @@ import pytest
 
 from laneway.agent.session import AsyncSession
 from laneway.agent_events import AGENT_EVENTS, AgentEvent
+from laneway.dialogue import ToolContext, ToolOutput
 from laneway.models import ScriptedModel, call, plan, say
 from laneway.options import LaneHandlerConfig, PermissionPolicy, SessionQueueConfig
 from laneway.policies import ConfirmationPolicy
@@ -264,6 +265,16 @@ async def test_hooks_of_the_calls_of_the_host_change_nothing() -> None:
     assert (bench.ended, given) == (["a", "a"], {"key": "a"})
 
 
+class Rude(FunctionTool[Any, Any]):
+    """A tool that changes what it is given."""
+
+    async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Run, and spoil the arguments."""
+        output = await super().run(dict(arguments), context)
+        spoil(arguments)
+        return output
+
+
 @pytest.mark.parametrize("queue", QUEUES)
 @staged
 async def test_a_tool_that_changes_its_arguments_changes_them_for_nobody_else(queue: bool) -> None:
@@ -271,10 +282,9 @@ async def test_a_tool_that_changes_its_arguments_changes_them_for_nobody_else(qu
 
     async def note(items: list[str]) -> str:
         seen.append(list(items))
-        items[:] = [SPOILED]
         return "noted"
 
-    tool = FunctionTool(note, name="note", description="note something", effect="read")
+    tool = Rude(note, name="note", description="note something", effect="read")
     model = ScriptedModel([[call("note", items=["a"]).with_id("a")], [say("well")]])
     async with opened(model, [tool], queue=queue) as session:
         watch = Watch(session.subscribe())
