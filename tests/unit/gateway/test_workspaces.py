@@ -1,0 +1,128 @@
+"""Sessions of a workspace open by themselves, and close when there are too many; nothing is lost by either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laneway.agent.session import AsyncSession
+from laneway.errors import ConfigError, InvalidMessageError, NotFoundError
+from laneway.gateway.access import LOCAL
+from laneway.gateway.service import Gateway
+from laneway.mail import MessageState, Outcome
+from tests.gateway_stage import gateway_in, gateway_stage, spec_of
+
+
+async def ask(gateway: Gateway, key: str, text: str, workspace: str = "") -> Any:
+    place = gateway.workspace(workspace)
+    receipt = await gateway.submit(place, LOCAL, key, text)
+    return await place.inbox.wait(receipt.message_id)
+
+
+async def test_at_most_so_many_sessions_stay_in_memory_and_each_still_knows_what_was_said(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path, sessions_max=3) as gateway:
+        for number in range(10):
+            await ask(gateway, f"s{number}", f"I am {number}")
+        live = {session.session_id for session in gateway.default.live_sessions()}
+        assert live == {"s7", "s8", "s9"}
+        session = await gateway.default.session("default", "s0")
+        assert [each.text for each in await session.history()] == ["I am 0", "You said: I am 0"]
+
+
+async def test_a_session_that_is_asked_for_while_it_closes_is_opened_again(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path, sessions_max=1) as gateway:
+        answers = []
+        for number in range(12):
+            answers.append(asyncio.create_task(ask(gateway, f"s{number % 3}", f"m{number}")))
+            await asyncio.sleep(0)
+        finals = await asyncio.gather(*answers)
+        assert all(final.outcome is Outcome.SUCCEEDED for final in finals)
+
+
+async def test_many_who_ask_for_one_session_get_the_same_one(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        found = await asyncio.gather(*(gateway.default.session("default", "a") for _ in range(20)))
+        assert len({id(session) for session in found}) == 1
+
+
+async def test_two_workspaces_have_sessions_of_the_same_name_that_know_nothing_of_each_other(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    specs = [spec_of(folder, name=folder.name) for folder in folders]
+    async with gateway_in(tmp_path, specs=specs) as gateway:
+        first, second = await ask(gateway, "s", "first", "one"), await ask(gateway, "s", "second", "two")
+        assert (first.answer, second.answer) == ("You said: first", "You said: second")
+        told = [entry.text for entry in await gateway.workspace("two").inbox.history("s")]
+        assert told == ["second", "You said: second"]
+        sessions = [await gateway.workspace(name).session("default", "s") for name in ("one", "two")]
+        assert [Path(session.workspace).name for session in sessions] == ["one", "two"]
+        with pytest.raises(NotFoundError, match="one, two"):
+            gateway.workspace("three")
+
+
+async def test_what_a_stopped_gateway_has_left_goes_on_with_the_next(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path, drain_ms=1) as gateway:
+        receipt = await gateway.submit(gateway.default, LOCAL, "s", "wait 30\nthen\nhello")
+        later = await gateway.submit(gateway.default, LOCAL, "s", "and then")
+        while gateway.default.live_session("default", "s") is None:
+            await asyncio.sleep(0)
+    async with gateway_in(tmp_path, script=[]) as gateway:
+        final = await gateway.default.inbox.wait(later.message_id)
+        first = await gateway.default.inbox.status(receipt.message_id)
+        assert (first.outcome, final.outcome) == (Outcome.SUCCEEDED, Outcome.SUCCEEDED)
+
+
+async def test_a_session_that_cannot_be_opened_keeps_its_messages_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Callable[[AsyncSession, Any], Any] = AsyncSession._move_in
+    failures = iter([True, False])
+
+    async def move_in(self: AsyncSession, host: Any) -> None:
+        if next(failures, False):
+            raise ConfigError("not today", setting="x")
+        await real(self, host)
+
+    monkeypatch.setattr(AsyncSession, "_move_in", move_in)
+    monkeypatch.setattr("laneway.gateway.workspaces.REOPEN_DELAY_S", 0)
+    async with gateway_in(tmp_path) as gateway:
+        final = await ask(gateway, "s", "hello")
+        assert final.answer == "You said: hello"
+
+
+async def test_nobody_talks_to_a_sub_agent_past_its_parent(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        with pytest.raises(InvalidMessageError, match="send it to 'a'"):
+            await gateway.submit(gateway.default, LOCAL, "a~0123456789ab", "hello")
+        with pytest.raises(NotFoundError):
+            await gateway.default.session("default", "a~0123456789ab")
+
+
+async def test_settings_of_the_file_hold_for_messages_and_a_command_overrules_them_for_good(tmp_path: Path) -> None:
+    text = "default_model: scripted\nqueue:\n  mode: interrupt\n  debounce_idle: false\n"
+    async with gateway_in(tmp_path, text=text, sessions_max=1) as gateway:
+        command = await gateway.submit(gateway.default, LOCAL, "s", "/queue")
+        assert "interrupt" in (command.reply or "")
+        await gateway.submit(gateway.default, LOCAL, "s", "/queue followup")
+        for key in ("s", "other", "s"):
+            await ask(gateway, key, "hello")
+        again = await gateway.submit(gateway.default, LOCAL, "s", "/queue")
+        assert "followup" in (again.reply or "")
+
+
+async def test_tenants_have_sessions_of_their_own(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        ours = await stage.token("chat", tenant="acme")
+        theirs = await stage.token("chat", tenant="other")
+        first = await stage.send("s", "a secret", headers=ours)
+        second = await stage.send("s", "hello", headers=theirs)
+        assert first["message_id"] != second["message_id"]
+        told = [entry.text for entry in await stage.gateway.default.inbox.history("s", tenant="other")]
+        assert told == ["hello", "You said: hello"]
+        final = await stage.gateway.default.inbox.status(first["message_id"])
+        assert final.disposition is MessageState.RAN
