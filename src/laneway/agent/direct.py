@@ -79,13 +79,18 @@ class DirectTools(ABC):
         try:
             if self.lanes is None:
                 return await within(attempt, limit)
-            return await self.lanes.submit_tool(
+            job = self.lanes.submit_tool(
                 replace(tool.spec, timeout_ms=limit),
                 attempt,
                 lane=lane,
                 payload={"tool": name, "arguments": asked.arguments},
                 label=name,
             )
+            try:
+                return await job
+            except asyncio.CancelledError:
+                job.cancel("its caller has gone")
+                raise
         except Exception as error:
             await self._tell_failed(made, error)
             raise

@@ -207,14 +207,13 @@ class Externals:
 def completed_event(entry: TaskEntry) -> ExternalTaskCompletedEvent:
     """A task has ended."""
     end = entry.end
-    error = end.result.error if end.result is not None else end.reason
     return ExternalTaskCompletedEvent(
         task_id=entry.task_id,
         lane=entry.lane,
         command_type=entry.command_type,
         success=end.state is TaskState.COMPLETED,
         state=end.state.value,
-        error=None if end.state is TaskState.COMPLETED else error,
+        error=None if end.state is TaskState.COMPLETED else end.reason or None,  # what was said, up to its bound
         worker=end.worker,
         attempt=end.attempt,
         duration_ms=end.duration_ms,
