@@ -14,7 +14,7 @@ from laneway.mail import Drop, Mode
 
 __all__ = ("AGENT_DEFAULTS", "Seen", "is_of_agent", "seen_by_agent", "seen_by_inbox")
 
-OF_BOTH: Final = frozenset({"name", "description", "workspaces"})
+OF_BOTH: Final = frozenset({"name", "description", "gateway", "workspaces"})
 OF_INBOX: Final = frozenset({"max_concurrent", "lanes", "spawn"})
 MESSAGES: Final = frozenset({"mode", "debounce_ms", "cap", "drop"})
 """What a session of an agent takes from the settings of messages."""

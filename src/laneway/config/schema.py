@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 def json_schema() -> Json:
-    """The schema of a main file; that of a workspace's file is the same without `workspaces`."""
+    """The schema of a main file; that of a workspace's file is the same without `workspaces` and `gateway`."""
     defs: dict[str, Json] = {
         "reference": {
             "description": 'From the environment: ${NAME}, ${NAME:-default}, env("NAME") or env("NAME", "default").',

@@ -51,6 +51,7 @@ from laneway.config.declaring import (
     with_password,
 )
 from laneway.config.gate_blocks import ConfirmationBlock, McpBlock
+from laneway.config.gateway_blocks import GatewayBlock
 from laneway.config.kinds import Choice, Flag, Number, Text, Tree, Whole, word_of
 from laneway.mail import CAP_MAX, Drop, Mode, OnCrash
 from laneway.options import SESSION_LANES
@@ -415,10 +416,13 @@ class Settings:
         default_factory=_lanes
     )
     spawn: Annotated[SpawnBlock, Sub(says="Sub-agents.")] = field(default_factory=SpawnBlock)
+    gateway: Annotated[GatewayBlock, Sub(says="The server: how it is reached, and what it bears.")] = field(
+        default_factory=GatewayBlock
+    )
     workspaces: Annotated[
         Mapping[str, WorkspaceBlock],
         Sub(
-            says="The workspaces. What may stand at the top of a file may stand in one too, for it alone.",
+            says="The workspaces. What stands at the top of a file, all but `gateway`, may stand in one too.",
             names="workspace",
             shorthand="path",
             outside=False,

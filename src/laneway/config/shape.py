@@ -154,10 +154,12 @@ def root(*, in_workspace: bool = False) -> Block:
     workspaces = keys.pop("workspaces")
     assert isinstance(workspaces, Each)
     assert isinstance(workspaces.way, Block)
-    if not in_workspace:
+    if in_workspace:
+        del keys["gateway"]  # one server has many workspaces
+    else:
         prefix = ("workspaces", STAR)
         inside = _with_also(_keys_of(Settings, prefix), prefix)
-        del inside["workspaces"]
+        del inside["workspaces"], inside["gateway"]
         block = dataclasses.replace(workspaces.way, keys={**workspaces.way.keys, **inside})
         keys["workspaces"] = dataclasses.replace(workspaces, way=block)
     return Block(says="The configuration.", keys=keys)

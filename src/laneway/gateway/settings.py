@@ -37,6 +37,8 @@ class GatewaySettings:
     drain_ms: int = 10_000
     metrics_public: bool = False  # whether /metrics needs no token on an address that is not loopback
     otel_endpoint: str = ""
+    log_format: str = "console"
+    log_level: str = "warning"
     channels: dict[str, Any] = field(default_factory=dict)
 
     @property

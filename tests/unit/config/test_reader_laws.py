@@ -169,9 +169,11 @@ def value_for(leaf: Leaf) -> Any:
         "query",
         "read",
         "reject",
+        "console",
+        "info",
         "text",
     )
-    choices = (True, 5, 0.5, *words, "https://x", ["read"], ["query"], {"any": ["thing", 1, None]})
+    choices = (True, 5, 0.5, *words, "https://x", ["read"], ["query"], ["https://x"], {"any": ["thing", 1, None]})
     for choice in choices:
         try:
             leaf.setting.kind.read(choice)
