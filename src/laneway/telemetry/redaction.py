@@ -33,11 +33,13 @@ _SHAPES: Final = re.compile(
             # a value behind its name, as in JSON, YAML and environments
             rf"(?P<value>\b{_NAMES}[\"']?\s*[:=]\s*)(?!\[hidden\])(?:\"[^\"\r\n]*\"|'[^'\r\n]*'|[^\s\"',;&)\]}}]{{4,}})",
             # by their own look
-            r"(?P<plain>\blw_[0-9a-f]{6,}_[\w-]{8,}|\b(?:sk|pk|rk)-[\w-]{12,}|\b(?:sk|rk|whsec)_[\w+/=-]{12,}"
-            r"|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abposr]-[\w-]{10,}|\bAKIA[0-9A-Z]{12,}"
-            r"|\bAIza[\w-]{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}|\bnpm_\w{30,}|\b\d{6,12}:AA[\w-]{30,}"
-            r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-            r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$))",
+            (
+                r"(?P<plain>\blw_[0-9a-f]{6,}_[\w-]{8,}|\b(?:sk|pk|rk)-[\w-]{12,}|\b(?:sk|rk|whsec)_[\w+/=-]{12,}"
+                r"|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abposr]-[\w-]{10,}|\bAKIA[0-9A-Z]{12,}"
+                r"|\bAIza[\w-]{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}|\bnpm_\w{30,}|\b\d{6,12}:AA[\w-]{30,}"
+                r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+                r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$))"
+            ),
         )
     ),
     re.IGNORECASE,
