@@ -1,0 +1,95 @@
+"""Holds what clients of a gateway saw against what really happened: lost, twice, out of order, missed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+__all__ = ("GatewayEvidence", "Sent", "judge_gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was accepted: what a client sent, and the id it got."""
+
+    number: int
+    session: str
+    message_id: str
+
+
+@dataclass(slots=True)
+class GatewayEvidence:
+    """What was accepted, how each ended, what was done, and which stored events each watcher saw."""
+
+    accepted: list[Sent] = field(default_factory=list)
+    ends: dict[str, tuple[str, str]] = field(default_factory=dict)  # by message: disposition and outcome
+    done: list[tuple[str, int]] = field(default_factory=list)  # session and number, in the order it was done
+    seen: dict[str, list[int]] = field(default_factory=dict)  # by session: ids of events, in the order they came
+    stored: dict[str, list[int]] = field(default_factory=dict)  # by session: ids of all events in the store
+    answers: dict[str, str] = field(default_factory=dict)  # by run: what its watcher heard at its end
+    stored_answers: dict[str, str] = field(default_factory=dict)
+    again: Counter[str] = field(default_factory=Counter)  # by kind: how often clients had to come again
+
+
+def judge_gateway(found: GatewayEvidence) -> list[str]:
+    """Every broken promise, one line each."""
+    return [*_lost(found), *_twice(found), *_order(found), *_missed(found)]
+
+
+def _lost(found: GatewayEvidence) -> list[str]:
+    problems = []
+    done = set(found.done)
+    for sent in found.accepted:
+        end = found.ends.get(sent.message_id)
+        if end is None:
+            problems.append(f"lost: #{sent.number} was accepted as {sent.message_id} and nobody knows it")
+        elif end[1] == "":
+            problems.append(f"lost: #{sent.number} ({sent.message_id}) has not ended: {end[0]}")
+        elif end == ("ran", "succeeded") and (sent.session, sent.number) not in done and not _may_be_unknown(found):
+            problems.append(f"lost: #{sent.number} has succeeded and was never done")
+    return problems
+
+
+def _may_be_unknown(found: GatewayEvidence) -> bool:
+    """A call that a kill cut off is reported to the model, which then answers: it may have been done or not."""
+    return found.again["kill"] > 0
+
+
+def _twice(found: GatewayEvidence) -> list[str]:
+    counts = Counter(found.done)
+    problems = [
+        f"twice: #{number} in {session}, {count} times" for (session, number), count in counts.items() if count > 1
+    ]
+    ids = Counter(sent.message_id for sent in found.accepted)
+    problems += [f"twice: message {each} was given to {count} messages" for each, count in ids.items() if count > 1]
+    known = {(sent.session, sent.number) for sent in found.accepted}
+    return problems + [f"done, but never accepted: #{number} in {session}" for session, number in set(counts) - known]
+
+
+def _order(found: GatewayEvidence) -> list[str]:
+    problems = []
+    last: dict[str, int] = {}
+    for session, number in dict.fromkeys(found.done):
+        if number < last.get(session, 0):
+            problems.append(f"out of order: #{number} in {session} was done after #{last[session]}")
+        last[session] = max(number, last.get(session, 0))
+    return problems
+
+
+def _missed(found: GatewayEvidence) -> list[str]:
+    problems = []
+    for session, stored in found.stored.items():
+        seen = found.seen.get(session, [])
+        if seen != sorted(set(seen)):
+            problems.append(f"events of {session} came twice or out of order")
+        missing = set(stored) - set(seen)
+        if missing:
+            problems.append(f"missed: {len(missing)} stored events of {session}, the first {min(missing)}")
+        more = set(seen) - set(stored)
+        if more:
+            problems.append(f"events of {session} that the store does not have: {sorted(more)[:3]}")
+    for run, text in found.stored_answers.items():
+        heard = found.answers.get(run)
+        if heard is not None and heard != text:
+            problems.append(f"the answer of {run} was heard as {heard!r:.80}, and is {text!r:.80}")
+    return problems
