@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -9,9 +10,11 @@ from typing import Final
 from laneway.errors import PermissionDeniedError
 from laneway.mail import Sender
 
-__all__ = ("ALL_TENANTS", "LOCAL", "Caller", "Scope")
+__all__ = ("ALL_TENANTS", "LOCAL", "SUBPROTOCOL", "Caller", "Scope", "secret_of")
 
 ALL_TENANTS: Final = "*"
+SUBPROTOCOL: Final = "laneway.token."
+"""Before the secret in a subprotocol of a WebSocket: a page in a browser cannot set headers for one."""
 
 
 class Scope(StrEnum):
@@ -79,3 +82,13 @@ class Caller:
 
 LOCAL: Final = Caller(name="local", scopes=frozenset({Scope.CHAT}), views=True)
 """Whoever is on this machine, while the gateway has no tokens: it may talk and look, and operates nothing."""
+
+
+def secret_of(authorization: Iterable[bytes], subprotocols: Iterable[str] = ()) -> str:
+    """The secret that comes with a request, from its headers `Authorization`; two of them are none."""
+    said = list(authorization)
+    if said:
+        kind, _, secret = said[0].decode("latin-1").partition(" ")
+        return secret.strip() if len(said) == 1 and kind.lower() == "bearer" else ""
+    offered = [each.removeprefix(SUBPROTOCOL) for each in subprotocols if each.startswith(SUBPROTOCOL)]
+    return offered[0] if len(offered) == 1 else ""

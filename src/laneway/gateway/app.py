@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from laneway import __version__
-from laneway.gateway import problems
+from laneway.gateway import guard, problems
 from laneway.gateway.routes import ROUTERS
 from laneway.gateway.service import Gateway
 
@@ -37,6 +37,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     problems.install(app)
+    guard.install(app, gateway)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     return app

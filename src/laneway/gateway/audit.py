@@ -6,15 +6,17 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from laneway.errors import text_of
+from laneway.errors import LanewayError, StoreUnavailableError, text_of
 from laneway.gateway.access import Caller
 from laneway.gateway.tokens import GATEWAY
 from laneway.ports import Clock, Store
 from laneway.rows import Batch, EventRow, Owner
+from laneway.telemetry.redaction import redact, redact_tree
 
 __all__ = ("Audit", "AuditEntry")
 
 SESSION: Final = "audit"
+TEXT_MAX: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +41,18 @@ class Audit:
         self._clock = clock
 
     async def record(self, caller: Caller, action: str, target: str, *, reason: str = "", **facts: Any) -> None:
-        """Keep an action; raises what the store raises."""
+        """Keep an action, in the log of the tenant whose things it is about; raises what the store raises."""
         owner = Owner(caller.tenant, GATEWAY, SESSION)
-        body = {"actor": caller.name, "target": text_of(target), "reason": text_of(reason), **facts}
+        body = {**redact_tree(facts), "actor": caller.name, "target": _short(target), "reason": _short(reason)}
         if caller.token_id:
             body["token"] = caller.token_id
         at = self._clock.wall_ms()
         row = EventRow(*owner, self._store.next_seq(), at, f"operator.{action}", "", "", json.dumps(body, default=str))
         result = (await self._store.commit([Batch(owner, self._store.epoch, (row,))]))[0]
         if result.error is not None:
-            raise result.error
+            if isinstance(result.error, LanewayError):
+                raise result.error
+            raise StoreUnavailableError(f"the action could not be logged: {result.error}") from result.error
 
     async def entries(self, tenant: str, *, after_seq: int = 0, limit: int = 200) -> list[AuditEntry]:
         """The actions that concern a tenant, oldest first."""
@@ -56,15 +60,29 @@ class Audit:
         return [_entry(row) for row in rows]
 
 
+def _short(value: str) -> str:
+    text = redact(text_of(value))
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
 def _entry(row: EventRow) -> AuditEntry:
-    body: dict[str, Any] = json.loads(row.body)
+    body = _facts(row.body)
     return AuditEntry(
         seq=row.seq,
         at_ms=row.at_ms,
-        actor=body.pop("actor"),
+        actor=str(body.pop("actor", "?")),
         tenant=row.tenant,
         action=row.type.removeprefix("operator."),
-        target=body.pop("target"),
-        reason=body.pop("reason"),
+        target=str(body.pop("target", "?")),
+        reason=str(body.pop("reason", "")),
         facts=body,
     )
+
+
+def _facts(text: str) -> dict[str, Any]:
+    """What a row says; a damaged one still shows that something was done."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    return body if isinstance(body, dict) else {"damaged": True}

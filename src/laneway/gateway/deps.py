@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
 
 from fastapi import Depends, Header, Query, Request
 from starlette.requests import HTTPConnection
 
-from laneway.errors import InvalidMessageError, NotAuthenticatedError
+from laneway.errors import InvalidMessageError, NotAuthenticatedError, PermissionDeniedError
 from laneway.gateway.access import LOCAL, Caller, Scope
+from laneway.gateway.guard import token_of
 from laneway.gateway.service import Gateway
 from laneway.gateway.workspaces import Workspace
 from laneway.runtime.envelope import check_key
 
 __all__ = (
+    "AdminOf",
     "CallerOf",
     "GatewayOf",
+    "OperatorOf",
     "WorkspaceOf",
     "caller_of",
     "gateway_of",
     "needs",
 )
+
+FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
 def gateway_of(request: HTTPConnection) -> Gateway:
@@ -34,28 +39,33 @@ def gateway_of(request: HTTPConnection) -> Gateway:
 def caller_of(connection: HTTPConnection) -> Caller:
     """Who calls. Without tokens, whoever reaches a loopback address may talk; an operator always needs a token."""
     gateway = gateway_of(connection)
-    secret = _secret(connection)
-    token = gateway.tokens.find(secret) if secret else None
+    token = token_of(gateway.tokens, connection.scope)
+    tenant = connection.headers.get("laneway-tenant", "")
     if token is not None:
-        tenant = connection.headers.get("laneway-tenant", "")
-        return token.caller(check_key(tenant, "tenant") if tenant else "")
-    if gateway.tokens.is_empty and gateway.settings.is_loopback:
-        return LOCAL
-    raise NotAuthenticatedError(
-        "this needs a token" if not secret else "this token does not count",
-        hint="send Authorization: Bearer <token>; laneway token create makes one",
-    )
+        caller = token.caller(check_key(tenant, "tenant") if tenant else "")
+    elif gateway.tokens.is_empty and gateway.settings.is_loopback and not _is_forwarded(connection):
+        caller = LOCAL
+    else:
+        raise NotAuthenticatedError(
+            "this needs a token that counts",
+            hint="send Authorization: Bearer <token>; laneway token create makes one",
+        )
+    if tenant and tenant != caller.tenant:
+        raise PermissionDeniedError(
+            f"{caller.name} may not choose a tenant", hint="leave Laneway-Tenant out", right="tenant"
+        )
+    return caller
 
 
-def _secret(connection: HTTPConnection) -> str:
-    kind, _, secret = connection.headers.get("authorization", "").partition(" ")
-    return secret.strip() if kind.lower() == "bearer" else ""
+def _is_forwarded(connection: HTTPConnection) -> bool:
+    """Whether a proxy says that it asks for somebody else, who is not on this machine then."""
+    return any(name in connection.headers for name in FORWARDED)
 
 
-def needs(scope: Scope) -> Callable[[HTTPConnection], Caller]:
+def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Caller]]:
     """The caller, refused unless it has a scope."""
 
-    def checked(request: HTTPConnection) -> Caller:
+    async def checked(request: HTTPConnection) -> Caller:  # a plain function would be called on a thread
         caller = caller_of(request)
         if caller is LOCAL and not caller.may(scope):
             raise NotAuthenticatedError(
@@ -68,7 +78,7 @@ def needs(scope: Scope) -> Callable[[HTTPConnection], Caller]:
     return checked
 
 
-def workspace_of(
+async def workspace_of(
     request: Request,
     named: Annotated[str, Header(alias="Laneway-Workspace", description="Which workspace; else the default.")] = "",
     workspace: Annotated[str, Query(description="The same, in the address.")] = "",
@@ -79,7 +89,11 @@ def workspace_of(
     return gateway_of(request).workspace(named or workspace)
 
 
-GatewayOf = Annotated[Gateway, Depends(gateway_of)]
+async def _gateway(request: HTTPConnection) -> Gateway:
+    return gateway_of(request)
+
+
+GatewayOf = Annotated[Gateway, Depends(_gateway)]
 CallerOf = Annotated[Caller, Depends(needs(Scope.CHAT))]
 OperatorOf = Annotated[Caller, Depends(needs(Scope.OPERATE))]
 AdminOf = Annotated[Caller, Depends(needs(Scope.ADMIN))]

@@ -21,6 +21,7 @@ from laneway.errors import (
 from laneway.gateway.access import Caller
 from laneway.gateway.admission import Admission
 from laneway.gateway.audit import Audit
+from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
 from laneway.gateway.workspaces import Workspace
@@ -78,6 +79,8 @@ class Gateway:
         }
         self.default = self.workspaces[workspaces[0].name]
         self.tokens = TokenBook(self.store, self.env.clock)
+        self.tokens.on_end.append(self._end_streams)
+        self.rates = Rates(settings.requests_per_second, self.env.clock)
         self.audit = Audit(self.store, self.env.clock)
         self.admission = Admission(self)
         self.is_open = False
@@ -96,6 +99,7 @@ class Gateway:
                 await workspace.open()
                 opened.append(workspace)
         except BaseException:
+            self.tokens.close()
             for each in reversed(opened):
                 await each.close()
             await self.store.close()
@@ -112,11 +116,16 @@ class Gateway:
         for workspace in self.workspaces.values():
             workspace.hub.close("stopping")
 
+    def _end_streams(self, token_id: str, why: str) -> None:
+        for workspace in self.workspaces.values():
+            workspace.hub.close_token(token_id, why)
+
     async def close(self) -> None:
         """Give running turns their time; what has not ended stays in the store and goes on with the next start."""
         if not self.is_open:
             return
         self.begin_stop()
+        self.tokens.close()
         self.is_open = False
         problems: list[Exception] = []
         parts: list[Any] = [*self.workspaces.values(), self.lanes, self.store]
