@@ -19,6 +19,7 @@ from laneway.agent.subagents import is_child_id
 from laneway.config import inbox_options
 from laneway.errors import LanewayError, NotFoundError, describe
 from laneway.gateway.hub import Hub
+from laneway.gateway.tool_lanes import ToolLanes
 from laneway.rows import Owner
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Workspace:
         options.update(workspace=spec.name, commands=True, close_timeout_ms=close_timeout_ms)
         self.host = Host(store, env, key=self, lanes=lanes, **options)
         self.hub = Hub(spec.name)
+        self.tool_lanes = ToolLanes()
         given = arguments_of(spec.agent, environ)
         given.update(messages=None, mode=None, session_store=store)  # the inbox of the host goes by these
         if spec.model is not None:
@@ -81,6 +83,7 @@ class Workspace:
     async def open(self) -> None:
         """Begin: what an earlier process has left goes on."""
         engine = self.inbox.engine
+        self.hub.told_seq = self._store.next_seq()  # what the store has by now is the past
         engine.listen(self.hub.on_mail_event)
         engine.on_unattended = self._wake
         self.host.guests.add(self)
@@ -173,13 +176,15 @@ class Workspace:
             await asyncio.gather(asyncio.shield(closing), return_exceptions=True)
         tenant, session_id = key
         tenant_id = None if tenant == "default" else tenant
-        session = self.agent.session(self.spec.folder, session_id=session_id, tenant_id=tenant_id)
+        options = self.tool_lanes.options(self.agent.options.queue_config)
+        session = self.agent.session(self.spec.folder, session_id=session_id, tenant_id=tenant_id, **options)
         session.relay(functools.partial(self.hub.on_agent_event, session.owner))
         try:
             await session.ready()
         except BaseException:
             await session.shut()
             raise
+        self.tool_lanes.pause_in(session)
         self._sessions[key] = session
         self._make_room()
         return session

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from laneway.gateway.routes import messages
+from laneway.gateway.routes import events, messages
 
 __all__ = ("ROUTERS",)
 
-ROUTERS: tuple[APIRouter, ...] = (messages.router,)
+ROUTERS: tuple[APIRouter, ...] = (messages.router, events.router)
