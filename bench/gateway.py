@@ -148,7 +148,7 @@ async def _accept(port: int, messages: int, connections: int, *, first: str = ""
     seconds = time.perf_counter() - began
     for each in open_ones:
         each.close()
-    return {"per_second": len(took) / seconds, **percentiles(took, "ms")}
+    return {"accepted_per_second": len(took) / seconds, **percentiles(took, "ms")}
 
 
 async def http_bare_one(messages: int) -> Numbers:

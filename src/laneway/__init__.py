@@ -59,8 +59,12 @@ if TYPE_CHECKING:
         ModelError,
         ModelLimitedError,
         ModelUnavailableError,
+        NotAuthenticatedError,
+        NotFoundError,
+        OverloadedError,
         PermissionDeniedError,
         PromptTooLongError,
+        RateLimitedError,
         RealModelForbiddenError,
         RetryLater,
         RunCancelledError,
@@ -299,8 +303,11 @@ __all__ = (
     "ModelLimitedError",
     "ModelRequest",
     "ModelUnavailableError",
+    "NotAuthenticatedError",
+    "NotFoundError",
     "OnCrash",
     "Outcome",
+    "OverloadedError",
     "PendingMessage",
     "PermissionDeniedError",
     "PermissionPolicy",
@@ -312,6 +319,7 @@ __all__ = (
     "QueueSettings",
     "RateLimit",
     "RateLimitConfig",
+    "RateLimitedError",
     "RealModelForbiddenError",
     "Receipt",
     "ResultStatus",
@@ -390,8 +398,9 @@ _HOMES = {
             "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
             "JobTimeoutError LaneCycleError LaneFullError LanewayError LeaseLostError MailboxFullError "
-            "MessageStateError ModelError ModelLimitedError ModelUnavailableError PermissionDeniedError "
-            "PromptTooLongError RealModelForbiddenError "
+            "MessageStateError ModelError ModelLimitedError ModelUnavailableError NotAuthenticatedError "
+            "NotFoundError OverloadedError PermissionDeniedError PromptTooLongError RateLimitedError "
+            "RealModelForbiddenError "
             "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
             "StoreVersionError ToolArgumentsError ToolFailedError TransportUnavailableError UnavailableError "
             "UnknownHandlerError UnknownJobError UnknownLaneError UnknownMessageError UnknownRunError "

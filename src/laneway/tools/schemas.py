@@ -369,7 +369,7 @@ def _has_description(parameter: _Parameter) -> bool:
 def _problems(error: Any, known: Sequence[str]) -> Iterator[str]:
     found = error.errors(include_url=False, include_context=False)
     # Versions of pydantic differ in their order: what is there and wrong, what is missing, what is too much.
-    order = {"missing": 1, "unexpected_keyword_argument": 2, "extra_forbidden": 2}
+    order = {"missing": 1, "extra_forbidden": 2}
     for each in sorted(found, key=lambda one: order.get(one["type"], 0)):
         place, kind = each["loc"], each["type"]
         if kind == "missing":

@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command
-from bench import agents, durable, externals, measures, report
+from bench import agents, durable, externals, gateway, measures, report
 from bench.agent_workloads import AGENT_WORKLOADS
 from bench.catalogue import MEASURES, WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.external_workloads import EXTERNAL_WORKLOADS
+from bench.gateway_workloads import GATEWAY_WORKLOADS
 from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, take_sample
 from bench.sample import take
 from bench.workloads import LANES_WORKLOADS, Case, Numbers, Ratio, Workload
@@ -99,6 +100,14 @@ def test_every_measure_of_external_calls_gates_and_sub_agents_gives_numbers(meas
     assert numbers.get("calling_of_cap", 0) <= 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", gateway.MEASURES)
+def test_every_measure_of_the_gateway_gives_numbers(measure: str) -> None:
+    numbers = take(measure, {"http_steer": 3}.get(measure, 64))
+    assert numbers
+    assert all(value > 0 for value in numbers.values())
+
+
 def test_an_idle_engine_does_not_wake_up() -> None:
     assert take("idle_lanes", 50)["wake_ups"] == 0
 
@@ -141,6 +150,7 @@ def test_every_ratio_names_cases_and_measures_that_exist() -> None:
 
 LIMITS_OF_LANES = {(">=", 0.5), (">=", 500), ("<=", 1.5), ("<=", 2.5), ("<=", 700), ("<=", 20), ("<=", 0)}
 LIMITS_OF_EXTERNAL_CALLS = {(">=", 2_000), (">=", 1), ("<=", 0.2), ("<=", 1)}
+LIMITS_OF_THE_GATEWAY = {(">=", 0.6), ("<=", 30)}
 LIMITS_OF_DURABLE_WORK = {(">=", 10_000), (">=", 0.2), (">=", 3), (">=", 40), ("<=", 2), ("<=", 3), ("<=", 16)}
 
 
@@ -150,6 +160,7 @@ LIMITS_OF_DURABLE_WORK = {(">=", 10_000), (">=", 0.2), (">=", 3), (">=", 40), ("
         (LANES_WORKLOADS, LIMITS_OF_LANES, 8),
         (DURABLE_WORKLOADS, LIMITS_OF_DURABLE_WORK, 10),
         (EXTERNAL_WORKLOADS, LIMITS_OF_EXTERNAL_CALLS, 8),
+        (GATEWAY_WORKLOADS, LIMITS_OF_THE_GATEWAY, 2),
     ],
 )
 def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[str, float]], count: int) -> None:
@@ -159,9 +170,9 @@ def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[st
 
 
 def test_workloads_have_names_of_their_own() -> None:
-    workloads = (LANES_WORKLOADS, DURABLE_WORKLOADS, AGENT_WORKLOADS, EXTERNAL_WORKLOADS)
+    workloads = (LANES_WORKLOADS, DURABLE_WORKLOADS, AGENT_WORKLOADS, EXTERNAL_WORKLOADS, GATEWAY_WORKLOADS)
     assert len(WORKLOADS) == sum(map(len, workloads))
-    assert len(MEASURES) == sum(len(module.MEASURES) for module in (measures, durable, agents, externals))
+    assert len(MEASURES) == sum(len(module.MEASURES) for module in (measures, durable, agents, externals, gateway))
 
 
 def test_of_rates_the_highest_counts() -> None:
