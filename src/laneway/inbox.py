@@ -53,6 +53,7 @@ from laneway.mail import (
     SessionView,
     Stopped,
     Story,
+    trace_of,
 )
 from laneway.ports import Store
 from laneway.records import DURATION_MAX_MS, LaneConfig, Priority, check_concurrency, check_whole
@@ -163,7 +164,7 @@ class Inbox:
             handler=handler,
         )
         self._commanding: dict[Any, asyncio.Future[Receipt]] = {}  # commands that are being carried out
-        self._commands = Commands(self._engine, self._settings_of)
+        self._commands = Commands(self._engine, self.settings_of)
         self._clockwork = Clockwork(self._engine)
 
     # ---- opening and closing ----
@@ -255,10 +256,12 @@ class Inbox:
         tenant: str = "default",
         attachments: Iterable[Any] = (),
         expires_ms: int | None = None,
+        trace: str = "",
     ) -> Receipt:
         """Take a message. Returns when it is durable; the receipt says where it is and why it waits, if it does.
 
         `message_id` is the platform's id: the same one on the same route again is answered with the first receipt.
+        `trace` is the W3C `traceparent` of what the message is part of.
         """
         self._engine.check_open()
         if expires_ms is not None:
@@ -275,6 +278,8 @@ class Inbox:
             )
         if not isinstance(priority, Priority):
             raise InvalidMessageError(f"priority must be a Priority, not {priority!r}")
+        if trace and not trace_of(trace):
+            raise InvalidMessageError(f"trace is a W3C traceparent, not {trace!r:.100}")
         more = attachments_of(attachments)
         message = Message(
             id=self._engine.ids.new_id("msg"),
@@ -289,6 +294,7 @@ class Inbox:
             attachments=more,
             arrived_ms=wall,
             mode=self._global.mode or Mode.COLLECT,  # most often what `_resolve` finds, too
+            trace=trace_of(trace) if trace else "",
         )
         inline = QueueOptions(mode=Mode.parse(mode)) if mode is not None else _NO_OPTIONS
         if self._parses_commands and kind is MessageKind.USER:
@@ -372,7 +378,8 @@ class Inbox:
             self._settings[key] = settings
         return settings
 
-    def _settings_of(self, owner: Owner) -> QueueSettings:
+    def settings_of(self, owner: Owner) -> QueueSettings:
+        """What holds for a session of this inbox, and which level each value came from; for façades, like `engine`."""
         return self._level_settings(owner, "", QueueOptions())
 
     # ---- commands ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,6 +37,7 @@ __all__ = (
     "Story",
     "StoryStep",
     "TurnState",
+    "trace_of",
 )
 
 CAP_MAX = 100_000
@@ -253,6 +255,20 @@ class Route:
     chat_type: str = ""
 
 
+_TRACE = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+
+
+def trace_of(value: object) -> str:
+    """A W3C `traceparent`, as version 00 has it; empty when it is none, because a bad one is to be ignored."""
+    found = _TRACE.fullmatch(value) if isinstance(value, str) and len(value) <= 512 else None
+    if found is None:
+        return ""
+    version, trace_id, span_id, flags, more = found.groups()
+    if version == "ff" or (version == "00" and more) or not trace_id.strip("0") or not span_id.strip("0"):
+        return ""
+    return f"00-{trace_id}-{span_id}-{int(flags, 16) & 1:02d}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One message as it was sent. `id` is Laneway's, `message_id` the platform's."""
@@ -270,6 +286,7 @@ class Message:
     attachments: tuple[Any, ...] = ()
     arrived_ms: int = 0
     retry_of: str | None = None
+    trace: str = ""  # the W3C `traceparent` of whoever sent it
 
     @property
     def channel(self) -> str:

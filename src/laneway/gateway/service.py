@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -21,6 +22,7 @@ from laneway.errors import (
 from laneway.gateway.access import Caller
 from laneway.gateway.admission import Admission
 from laneway.gateway.audit import Audit
+from laneway.gateway.observed import Observer
 from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
@@ -83,6 +85,7 @@ class Gateway:
         self.rates = Rates(settings.requests_per_second, self.env.clock)
         self.audit = Audit(self.store, self.env.clock)
         self.admission = Admission(self)
+        self.observer = Observer(self, os.environ if environ is None else environ)
         self.is_open = False
         self.is_stopping = False
 
@@ -90,6 +93,7 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         opened: list[Any] = []
+        self.observer.attach()
         await self.store.open()
         try:
             await self.tokens.load()
@@ -128,7 +132,7 @@ class Gateway:
         self.tokens.close()
         self.is_open = False
         problems: list[Exception] = []
-        parts: list[Any] = [*self.workspaces.values(), self.lanes, self.store]
+        parts: list[Any] = [*self.workspaces.values(), self.lanes, self.store, self.observer]
         for each in parts:
             try:
                 await each.close()
@@ -182,10 +186,10 @@ class Gateway:
                 f"session {key!r} belongs to a sub-agent, which only its parent talks to",
                 hint=f"send it to {key.partition('~')[0]!r}",
             )
-        self.admission.check()
-        return await workspace.inbox.submit(
-            key, text, tenant=caller.tenant, sender=caller.sender() if sender is None else sender, **more
-        )
+        self.admission.check(text, more.get("kind", "user"))
+        who = caller.sender() if sender is None else sender
+        take = functools.partial(workspace.inbox.submit, key, text, tenant=caller.tenant, sender=who, **more)
+        return await self.observer.accept(take, workspace, key)
 
     async def check_store(self) -> str:
         """Why the store is not to be reached; empty when it answers."""

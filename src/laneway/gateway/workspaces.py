@@ -23,9 +23,10 @@ from laneway.gateway.tool_lanes import ToolLanes
 from laneway.rows import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from laneway.agent.session import AsyncSession
+    from laneway.agent_events import AgentEvent
     from laneway.gateway.settings import WorkspaceSpec
     from laneway.inbox import Inbox
     from laneway.lanes import Lanes
@@ -63,6 +64,7 @@ class Workspace:
         self.host = Host(store, env, key=self, lanes=lanes, **options)
         self.hub = Hub(spec.name)
         self.tool_lanes = ToolLanes()
+        self.retrying: set[str] = set()  # dead letters that somebody sends again at this moment
         given = arguments_of(spec.agent, environ)
         given.update(messages=None, mode=None, session_store=store)  # the inbox of the host goes by these
         if spec.model is not None:
@@ -73,6 +75,11 @@ class Workspace:
         self._opening: dict[tuple[str, str], asyncio.Task[AsyncSession]] = {}
         self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._later: set[asyncio.TimerHandle] = set()
+        self._now = env.clock.monotonic_ms
+        self.unopened: dict[tuple[str, str], int] = {}
+        """Sessions that are being opened, or could not be: since when."""
+        self.observers: list[Callable[[Owner, AgentEvent], None]] = []
+        """Hear of every event of every run, at once. They must not raise."""
         self._is_closed = False
 
     @property
@@ -146,15 +153,16 @@ class Workspace:
     def _open_soon(self, key: tuple[str, str]) -> asyncio.Task[AsyncSession]:
         task = asyncio.get_running_loop().create_task(self._open(key), name="laneway-open-session")
         self._opening[key] = task
+        self.unopened.setdefault(key, self._now())
         task.add_done_callback(functools.partial(self._opened, key))
         return task
 
     def _opened(self, key: tuple[str, str], task: asyncio.Task[AsyncSession]) -> None:
         self._opening.pop(key, None)
-        if task.cancelled() or self._is_closed:
-            return
-        error = task.exception()
-        if error is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._is_closed:
+            self.unopened.pop(key, None)
+        else:
             _log.warning("session %r could not be opened: %s", key[1], describe(error))
             self._try_again(key)
 
@@ -166,6 +174,8 @@ class Workspace:
             self._later.discard(timer)
             if self.inbox.engine.is_open and self.inbox.engine.is_unattended(self.owner(*key)):
                 self._wake(self.owner(*key))
+            elif key not in self._opening:
+                self.unopened.pop(key, None)  # nothing waits for it any more
 
         timer = loop.call_later(REOPEN_DELAY_S, again)
         self._later.add(timer)
@@ -178,7 +188,7 @@ class Workspace:
         tenant_id = None if tenant == "default" else tenant
         options = self.tool_lanes.options(self.agent.options.queue_config)
         session = self.agent.session(self.spec.folder, session_id=session_id, tenant_id=tenant_id, **options)
-        session.relay(functools.partial(self.hub.on_agent_event, session.owner))
+        session.relay(functools.partial(self._on_agent_event, session.owner))
         try:
             await session.ready()
         except BaseException:
@@ -188,6 +198,11 @@ class Workspace:
         self._sessions[key] = session
         self._make_room()
         return session
+
+    def _on_agent_event(self, owner: Owner, event: AgentEvent) -> None:
+        self.hub.on_agent_event(owner, event)
+        for observe in self.observers:
+            observe(owner, event)
 
     def _make_room(self) -> None:
         """Close the sessions that were idle longest, if there are too many."""

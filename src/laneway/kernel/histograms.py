@@ -7,6 +7,8 @@ is smaller still: only buckets that have counted something exist, and there may 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from laneway.records import HistogramStats
 
 _BITS = 5
@@ -73,6 +75,14 @@ class Histogram:
             if count and seen >= rank:
                 return min(self.largest, _upper_edge(bucket))
         return 0
+
+    def spread(self) -> Iterator[tuple[int, int]]:
+        """Every bucket that has counted something: its upper edge in milliseconds, and its count."""
+        for value, count in enumerate(self.counts):
+            if count:
+                yield value, count
+        for bucket, count in self._coarse.items():
+            yield _upper_edge(bucket), count
 
     def stats(self) -> HistogramStats:
         """A frozen summary."""

@@ -210,6 +210,8 @@ class Item:
             body["priority"] = int(message.priority)
         if message.retry_of:
             body["retry_of"] = message.retry_of
+        if message.trace:
+            body["trace"] = message.trace
         if self.lane != "main":
             body["lane"] = self.lane
         for name in _RARE:
@@ -343,6 +345,7 @@ def decode_message(row: MessageRow) -> tuple[Message, dict[str, Any]]:
         attachments=tuple(body.get("attachments", ())),
         arrived_ms=row.arrived_ms,
         retry_of=body.get("retry_of"),
+        trace=body.get("trace", ""),
     )
     return message, body
 
