@@ -16,6 +16,7 @@ import uvicorn
 from laneway.config import load_agent
 from laneway.gateway.access import Scope
 from laneway.gateway.app import create_app
+from laneway.gateway.connections import protocol_of
 from laneway.gateway.service import Gateway
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.models import ScriptedModel
@@ -94,7 +95,14 @@ async def serving(
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         async with gateway_in(folder, port=port, **options) as gateway:
-            config = uvicorn.Config(create_app(gateway), log_config=None, lifespan="off", timeout_graceful_shutdown=5)
+            config = uvicorn.Config(
+                create_app(gateway),
+                http=protocol_of(gateway.settings),
+                log_config=None,
+                lifespan="off",
+                proxy_headers=False,
+                timeout_graceful_shutdown=5,
+            )
             server = uvicorn.Server(config)
             server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
             listener.listen(2048)

@@ -25,6 +25,7 @@ from starlette.middleware.cors import CORSMiddleware
 from laneway.errors import ConfigError, LanewayError, OverloadedError, RateLimitedError, UsageError
 from laneway.gateway.access import secret_of
 from laneway.gateway.problems import Problem, problem, problem_of
+from laneway.gateway.rates import address_of
 from laneway.gateway.service import Gateway
 from laneway.gateway.settings import GatewaySettings
 from laneway.gateway.tokens import Token, TokenBook
@@ -285,7 +286,7 @@ class Guard:
         secret = secret_of(said.authorization, scope.get("subprotocols", ()))
         token = self._gateway.tokens.find(secret) if secret else None
         scope[TOKEN] = token
-        wait_ms = self._gateway.rates.wait_ms(_address(scope) if token is None else token.id)
+        wait_ms = self._gateway.rates.wait_ms(address_of(scope.get("client")) if token is None else token.id)
         if wait_ms:
             raise _refused(
                 RateLimitedError(
@@ -425,23 +426,6 @@ def _is_text(raw_path: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _address(scope: Scope) -> str:
-    """Who asks without a token: an address; of version 6 the part that one customer has."""
-    client = scope.get("client")
-    if not client:
-        return "?"
-    host = str(client[0])
-    if ":" not in host:
-        return host
-    try:
-        address = ipaddress.IPv6Address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return f"{address.exploded[:19]}::/64"
 
 
 def install(app: FastAPI, gateway: Gateway) -> None:

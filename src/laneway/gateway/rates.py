@@ -6,14 +6,16 @@ again. The table is bounded: whoever was not seen for longest is forgotten first
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from laneway.errors import RateLimitedError
 from laneway.ports import Clock
 
-__all__ = ("Rates",)
+__all__ = ("Rates", "address_of")
 
 CALLERS_MAX: Final = 20_000
 
@@ -55,3 +57,19 @@ class Rates:
             raise RateLimitedError(
                 f"more than {self.per_second:,} requests a second come from you", retry_after_ms=wait_ms
             )
+
+
+def address_of(client: Sequence[Any] | None) -> str:
+    """Who asks without a token: the address of a connection; of version 6 the part that one customer has."""
+    if not client:
+        return "?"
+    host = str(client[0])
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return host if address.is_loopback else f"{address.exploded[:19]}::/64"

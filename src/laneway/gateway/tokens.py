@@ -237,7 +237,7 @@ class TokenBook:
         moments = (token.expires_ms for token in self._tokens.values() if token.counts(now))
         self._next_ms = min((each for each in moments if each is not None), default=None)
         self.close()
-        if self._next_ms is not None:
+        if self._next_ms is not None and self.on_end:
             delay_ms = min(max(self._next_ms - now, 1), LOOK_AGAIN_MS)
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._look)
 
