@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from laneway import __version__
-from laneway.gateway import guard, problems
+from laneway.gateway import guard, health, problems
+from laneway.gateway.observed import Observed
 from laneway.gateway.routes import ROUTERS
 from laneway.gateway.service import Gateway
+from laneway.gateway.views import describe
 
 __all__ = ("create_app",)
 
@@ -38,6 +40,9 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.state.gateway = gateway
     problems.install(app)
     guard.install(app, gateway)
+    app.add_middleware(Observed, gateway=gateway)  # the outermost: what the guard refuses is counted, too
+    app.include_router(health.router)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
+    describe(app)
     return app

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from laneway.config import AgentSettings
+    from laneway.config import AgentSettings, Effective
 
 __all__ = ("GatewaySettings", "WorkspaceSpec")
 
@@ -55,3 +55,4 @@ class WorkspaceSpec:
     folder: Path
     agent: AgentSettings
     model: Any = None  # instead of what the settings say
+    effective: Effective | None = None  # where its settings came from, to be shown

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Response
+from fastapi import Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from laneway.errors import ConflictError
+from laneway.errors import ConflictError, MailboxFullError
+from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
-from laneway.mail import Mode
+from laneway.gateway.service import Gateway
+from laneway.gateway.views import MessageView, StepView, Taken, View, router_of
+from laneway.gateway.workspaces import Workspace
+from laneway.kernel import directives
+from laneway.kernel.messages import decode_message
+from laneway.mail import Mode, Sender
+from laneway.rows import MessageRow
 
 __all__ = ("router",)
 
-router = APIRouter(tags=["messages"])
+router = router_of("messages")
 
 
 class NewMessage(BaseModel):
     """A message to a session."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "Hello"}]})
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"text": "Hello"}, {"text": "Use the other file", "mode": "steer"}]},
+    )
 
     text: str = Field(description="What is said.")
     mode: Mode | None = Field(None, description="What it does if the session is busy; else the session's own mode.")
@@ -31,15 +41,28 @@ class NewMessage(BaseModel):
     expires_ms: int | None = Field(None, ge=1, le=31_536_000_000)
 
 
-class Taken(BaseModel):
-    """A receipt: the message is on disk."""
+class Edit(BaseModel):
+    """Another text for a message that waits."""
 
-    message_id: str
-    disposition: str
-    position: int | None = None
-    reason: str = ""
-    reply: str | None = Field(None, description="The answer of a command.")
-    duplicate: bool = Field(default=False, description="The same idempotency key was seen before.")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "Hello, everybody"}]})
+
+    text: str
+
+
+class Move(BaseModel):
+    """Another place for a message that waits."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"position": 1}]})
+
+    position: int = Field(ge=1, le=1_000_000_000, description="Its place among those that wait, from 1.")
+
+
+class MessageStory(View):
+    """The whole life of a message."""
+
+    message: MessageView
+    steps: list[StepView]
+    text: str = Field(description="The same for people.")
 
 
 @router.post("/sessions/{key}/messages", status_code=202, summary="Send a message")
@@ -50,26 +73,33 @@ async def send(
     caller: CallerOf,
     workspace: WorkspaceOf,
     response: Response,
-    idempotency_key: Annotated[str | None, Header(max_length=512)] = None,
+    idempotency_key: Annotated[
+        str | None, Header(min_length=1, max_length=512, description="The same key again changes nothing.")
+    ] = None,
 ) -> Taken:
     """Take a message. The answer comes when it is on disk; what becomes of it is told by the events."""
-    receipt = await gateway.submit(
-        workspace,
-        caller,
-        key,
-        body.text,
-        sender=caller.sender(body.sender, body.sender_name),
-        mode=body.mode,
-        channel=body.channel or "api",
-        account=caller.token_id,
-        thread=body.thread,
-        attachments=body.attachments,
-        message_id=idempotency_key,
-        expires_ms=body.expires_ms,
-    )
+    sender = caller.sender(body.sender, body.sender_name)
+    try:
+        receipt = await gateway.submit(
+            workspace,
+            caller,
+            key,
+            body.text,
+            sender=sender,
+            mode=body.mode,
+            channel=body.channel or "api",
+            account=caller.token_id,
+            thread=body.thread,
+            attachments=body.attachments,
+            message_id=idempotency_key,
+            expires_ms=body.expires_ms,
+        )
+    except MailboxFullError as error:
+        vars(error)["waiting"] = len(workspace.inbox.pending(key, tenant=caller.tenant))  # a fact of the problem
+        raise
     if receipt.duplicate:
         _, row = await gateway.find_message(caller, receipt.message_id)
-        if not _is_same(row.body, body):
+        if not _is_same(row, body, sender):
             raise ConflictError(
                 "this idempotency key was used for another message",
                 hint="use a new key for a new message",
@@ -77,17 +107,108 @@ async def send(
             )
         response.headers["Idempotent-Replayed"] = "true"
     response.headers["Location"] = f"/v1/messages/{receipt.message_id}"
-    return Taken(
-        message_id=receipt.message_id,
-        disposition=receipt.disposition,
-        position=receipt.position,
-        reason=receipt.reason,
-        reply=receipt.reply,
-        duplicate=receipt.duplicate,
+    return Taken.of(receipt)
+
+
+def _is_same(row: MessageRow, body: NewMessage, sender: Sender) -> bool:
+    """Whether a message that was taken is the one that is sent now. A mode that is not said is not compared."""
+    before, _ = decode_message(row)
+    directive = directives.parse(body.text)
+    texts = {body.text}
+    if isinstance(directive, directives.Inline | directives.SendAs):
+        texts.add(directive.text)  # what is left of it once its options are taken out
+    return (
+        before.text in texts
+        and (before.sender.id if before.sender is not None else None) == sender.id
+        and list(before.attachments) == body.attachments
+        and (body.mode is None or before.mode is body.mode)
     )
 
 
-def _is_same(stored: str, body: NewMessage) -> bool:
-    import json
+@router.get("/messages/{message_id}", summary="One message and what became of it")
+async def show(message_id: str, gateway: GatewayOf, caller: CallerOf) -> MessageView:
+    """Where a message is, or what has become of it."""
+    workspace, row = await gateway.find_message(caller, message_id)
+    return MessageView.of(row, await workspace.inbox.status(message_id))
 
-    return str(json.loads(stored).get("text", "")) == body.text
+
+@router.patch("/messages/{message_id}", summary="Change the text of a waiting message")
+async def edit(message_id: str, body: Edit, gateway: GatewayOf, caller: CallerOf) -> MessageView:
+    """Change what a message says while it waits."""
+    workspace, _ = await gateway.find_message(caller, message_id)
+    await workspace.inbox.edit(message_id, body.text, actor=caller.name)
+    return await _shown(gateway, caller, message_id)
+
+
+@router.delete("/messages/{message_id}", summary="Take a waiting message back")
+async def withdraw(message_id: str, gateway: GatewayOf, caller: CallerOf) -> MessageView:
+    """Take a message back that has not begun. It stays in the history, as withdrawn."""
+    workspace, _ = await gateway.find_message(caller, message_id)
+    await workspace.inbox.withdraw(message_id, actor=caller.name)
+    return await _shown(gateway, caller, message_id)
+
+
+@router.post("/messages/{message_id}/steer", summary="Send a waiting message into the running turn")
+async def steer(message_id: str, gateway: GatewayOf, caller: CallerOf) -> MessageView:
+    """Aim a waiting message at the run that goes on. `parked`: it goes in at the next boundary."""
+    workspace, _ = await gateway.find_message(caller, message_id)
+    if not await workspace.inbox.steer_now(message_id, actor=caller.name):
+        raise ConflictError(
+            "this message may not go into what runs; it keeps its place",
+            hint="nothing runs there, or the run belongs to another route",
+            message_id=message_id,
+        )
+    return await _shown(gateway, caller, message_id)
+
+
+@router.post("/messages/{message_id}/hold", summary="Set a waiting message aside")
+async def hold(message_id: str, gateway: GatewayOf, caller: CallerOf) -> MessageView:
+    """Set a message aside; others pass it."""
+    workspace, _ = await gateway.find_message(caller, message_id)
+    await workspace.inbox.hold(message_id, actor=caller.name)
+    return await _shown(gateway, caller, message_id)
+
+
+@router.post("/messages/{message_id}/release", summary="Let a held message wait again")
+async def release(message_id: str, gateway: GatewayOf, caller: CallerOf) -> MessageView:
+    """Let a held message wait in its place again."""
+    workspace, _ = await gateway.find_message(caller, message_id)
+    await workspace.inbox.release(message_id, actor=caller.name)
+    return await _shown(gateway, caller, message_id)
+
+
+@router.post("/messages/{message_id}/move", summary="Give a waiting message another place")
+async def move(message_id: str, body: Move, gateway: GatewayOf, caller: CallerOf) -> MessageView:
+    """Give a message another place among those that wait."""
+    workspace, _ = await gateway.find_message(caller, message_id)
+    await workspace.inbox.move(message_id, body.position, actor=caller.name)
+    return await _shown(gateway, caller, message_id)
+
+
+@router.post("/messages/{message_id}/retry", status_code=202, summary="Send a message again that did not succeed")
+async def retry(message_id: str, gateway: GatewayOf, caller: CallerOf, response: Response) -> Taken:
+    """Send it again: a new message with the same content, at the end of its queue."""
+    workspace, _ = await gateway.find_message(caller, message_id)
+    return await sent_again(gateway, workspace, message_id, response)
+
+
+async def sent_again(gateway: Gateway, workspace: Workspace, message_id: str, response: Response) -> Taken:
+    """The receipt of a message that is sent again."""
+    gateway.admission.check()
+    receipt = await workspace.inbox.retry(message_id)
+    response.headers["Location"] = f"/v1/messages/{receipt.message_id}"
+    return Taken.of(receipt)
+
+
+@router.get("/messages/{message_id}/explain", summary="The whole life of a message")
+async def explain(message_id: str, gateway: GatewayOf, caller: CallerOf) -> MessageStory:
+    """Everything that has happened to a message, and why."""
+    workspace, row = await gateway.find_message(caller, message_id)
+    story = await workspace.inbox.explain(message_id)
+    steps = [StepView.of(step) for step in story.steps]
+    return MessageStory(message=MessageView.of(row, story.final), steps=steps, text=story.text)
+
+
+async def _shown(gateway: Gateway, caller: Caller, message_id: str) -> MessageView:
+    workspace, row = await gateway.find_message(caller, message_id)
+    return MessageView.of(row, await workspace.inbox.status(message_id))

@@ -1,0 +1,98 @@
+"""Approvals: what runs ask, and the answers of those who may give them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from laneway.errors import ConflictError, PermissionDeniedError
+from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf, WorkspaceOf
+from laneway.gateway.lookup import find_approval, in_family
+from laneway.gateway.views import ApprovalView, Page, router_of
+from laneway.mail import Approval, ApprovalState
+
+__all__ = ("router",)
+
+router = router_of("approvals")
+
+
+class Verdict(BaseModel):
+    """Yes or no. With `args` it counts for exactly these arguments, and for no others."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"approve": True}, {"approve": False, "reason": "not on a Friday"}]},
+    )
+
+    approve: bool
+    reason: str = Field("", max_length=2_000, description="Told to the model when the answer is no.")
+    args: dict[str, Any] | None = Field(None, description="What the caller has seen and answers for.")
+
+
+@router.get("/approvals", summary="What waits for an approval")
+async def ls(
+    caller: CallerOf,
+    workspace: WorkspaceOf,
+    session: Annotated[str, Query(max_length=400, description="Of one session and its sub-agents only.")] = "",
+) -> Page[ApprovalView]:
+    """Every pending request of the caller's tenant, those of sub-agents included, oldest first."""
+    pending = workspace.inbox.approvals(tenant=caller.tenant)
+    found = [each for each in pending if not session or in_family(each.session_key, session)]
+    found.sort(key=lambda each: (each.asked_ms, each.id))
+    return Page(items=[ApprovalView.of(each, workspace.name) for each in found])
+
+
+@router.get("/approvals/{approval_id}", summary="One request for approval")
+async def show(approval_id: str, gateway: GatewayOf, caller: CallerOf) -> ApprovalView:
+    """A request, pending or answered."""
+    workspace, approval = await find_approval(gateway, caller, approval_id)
+    return ApprovalView.of(approval, workspace.name)
+
+
+@router.post("/approvals/{approval_id}", summary="Answer a request")
+async def answer(approval_id: str, body: Verdict, gateway: GatewayOf, caller: OperatorOf) -> ApprovalView:
+    """Say yes or no. The answer covers exactly the arguments of the request, once."""
+    workspace, approval = await find_approval(gateway, caller, approval_id)
+    if approval.state is not ApprovalState.PENDING:
+        raise _not_pending(approval)
+    if not approval.may_be_answered_by(caller.sender()):
+        raise PermissionDeniedError(
+            f"{caller.name} is none of those who may answer this request", hint="ask one of its approvers"
+        )
+    if body.args is not None and not _is_about(approval, body.args):
+        raise ConflictError(
+            "this request is about other arguments than these; nothing was changed",
+            hint=f"look at it: GET /v1/approvals/{approval_id}",
+            approval_id=approval_id,
+        )
+    action = "approval.approve" if body.approve else "approval.deny"
+    facts = {"session_key": approval.session_key, "tool": approval.action}
+    await gateway.audit.record(caller, action, approval_id, reason=body.reason, **facts)
+    inbox = workspace.inbox
+    if body.approve:
+        counts = await inbox.approve(approval_id, by=caller.name)
+    else:
+        counts = await inbox.deny(approval_id, body.reason, by=caller.name)
+    _, now = await find_approval(gateway, caller, approval_id)
+    if not counts:
+        raise _not_pending(now)
+    return ApprovalView.of(now, workspace.name)
+
+
+def _is_about(approval: Approval, args: dict[str, Any]) -> bool:
+    try:
+        return approval.is_about(approval.action, args)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _not_pending(approval: Approval) -> ConflictError:
+    by = f" by {approval.answered_by}" if approval.answered_by else ""
+    return ConflictError(
+        f"request {approval.id} is {approval.state.value}{by}",
+        hint="an answer counts once",
+        approval_id=approval.id,
+        state=approval.state.value,
+    )

@@ -1,0 +1,175 @@
+"""Runs: what agents have done, what they are doing, how to end one or go on with it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from laneway.agent.session import RESUME, AsyncSession
+from laneway.agent.subagents import is_child_id
+from laneway.errors import ConflictError, LanewayError
+from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
+from laneway.gateway.lookup import current_turn, find_session
+from laneway.gateway.routes.sessions import Limit
+from laneway.gateway.views import Page, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
+from laneway.gateway.workspaces import Workspace
+from laneway.kernel import stories
+from laneway.kernel.rounds import RoundState
+from laneway.mail import TurnState
+from laneway.rows import Owner, StateRow
+
+__all__ = ("router",)
+
+router = router_of("runs")
+
+
+class RunDetails(RunView):
+    """A run with what it took. `tools` are the calls that run at this moment, `waits_for` what it waits for."""
+
+    prompt: str = ""
+    rounds: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+    resumed_from: str | None = None
+    tools: list[str] = Field(default_factory=list)
+    waits_for: str = ""
+
+
+class RunStory(View):
+    """Why a run is where it is, and how it came there."""
+
+    run: RunView
+    steps: list[StepView]
+    text: str = Field(description="The same for people.")
+
+
+class Order(BaseModel):
+    """Why something is done."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "it takes too long"}]})
+
+    reason: str = Field("", max_length=2_000)
+
+
+@router.get("/sessions/{key}/runs", summary="The runs of a session")
+async def ls(
+    key: str,
+    caller: CallerOf,
+    workspace: WorkspaceOf,
+    after: Annotated[str, Query(max_length=20)] = "",
+    limit: Limit = 200,
+) -> Page[RunView]:
+    """Every run of a session, oldest first."""
+    owner = await find_session(workspace, caller, key)
+    rows = await workspace.inbox.engine.store.history.states(owner, "turn", after_seq=seq_of(after), limit=limit)
+    items = [RunView.of(row, _state_now(workspace, row)) for row in rows]
+    return page_of(items, [row.seq for row in rows], limit)
+
+
+@router.get("/runs/{run_id}", summary="One run")
+async def show(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunDetails:
+    """What a run is doing, or has done, and what it took."""
+    workspace, row = await gateway.find_run(caller, run_id)
+    facts = run_facts(row, _state_now(workspace, row))
+    try:
+        session = await workspace.session(row.tenant, row.session)
+        info = await session.run_snapshot(run_id)
+    except LanewayError:  # its sub-agent has ended, or its session cannot be opened now: the store knows this much
+        return RunDetails(**facts)
+    is_over = TurnState(facts["state"]).is_final
+    return RunDetails(
+        **facts,
+        prompt=info.prompt,
+        rounds=info.rounds,
+        prompt_tokens=info.prompt_tokens,
+        completion_tokens=info.completion_tokens,
+        cost=info.cost,
+        resumed_from=info.resumed_from or None,
+        tools=list(info.tools),
+        waits_for="" if is_over else info.reason,
+    )
+
+
+@router.post("/runs/{run_id}/cancel", status_code=202, summary="End a run")
+async def cancel(run_id: str, gateway: GatewayOf, caller: CallerOf, body: Order | None = None) -> RunView:
+    """End the run that goes on; what waits in its session stays. It has ended when its state says so."""
+    workspace, row = await gateway.find_run(caller, run_id)
+    _check_current(workspace, row)
+    reason = (body.reason if body is not None else "") or f"cancelled by {caller.name}"
+    if not await workspace.inbox.cancel(row.session, reason, tenant=row.tenant):
+        raise ConflictError(f"run {run_id} is ending already", hint="wait for its end", run_id=run_id)
+    _, row = await gateway.find_run(caller, run_id)
+    return RunView.of(row, _state_now(workspace, row))
+
+
+@router.post("/runs/{run_id}/resume", status_code=202, summary="Go on with a run that was cut off")
+async def resume(run_id: str, gateway: GatewayOf, caller: CallerOf, response: Response) -> Taken:
+    """Go on with a run in a run of its own, when it is its turn; the old one stays as it is."""
+    workspace, row = await gateway.find_run(caller, run_id)
+    if is_child_id(row.session):
+        raise ConflictError(
+            f"run {run_id} is that of a sub-agent", hint="resume the run that has asked for it", run_id=run_id
+        )
+    turn = current_turn(workspace, _owner(row))
+    if turn is not None and turn.id == run_id:
+        raise ConflictError(f"run {run_id} is going on", hint="wait for it", run_id=run_id)
+    session = await workspace.session(row.tenant, row.session)
+    await _check_unfinished(session, run_id)
+    gateway.admission.check()
+    receipt = await workspace.inbox.submit(
+        row.session, f"Resume run {run_id}", kind="system", tenant=row.tenant, attachments=[{RESUME: run_id}]
+    )
+    response.headers["Location"] = f"/v1/messages/{receipt.message_id}"
+    return Taken.of(receipt)
+
+
+@router.get("/runs/{run_id}/explain", summary="Why a run is where it is")
+async def explain(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunStory:
+    """What a run waits for at this moment, and everything that has happened to it."""
+    workspace, row = await gateway.find_run(caller, run_id)
+    events = await workspace.inbox.engine.store.history.events(_owner(row), turn_id=run_id)
+    run = RunView.of(row, _state_now(workspace, row))
+    text = f"Run {run_id} is {run.state}{f': {run.reason}' if run.reason else ''}."
+    session = _at_hand(workspace, row)
+    now = None if session is None else session.current_run()
+    if session is not None and now is not None and now.run_id == run_id:
+        text = session.explain()
+    return RunStory(run=run, steps=[StepView.of(stories.step_of(event)) for event in events], text=text)
+
+
+def _owner(row: StateRow) -> Owner:
+    return Owner(row.tenant, row.workspace, row.session)
+
+
+def _at_hand(workspace: Workspace, row: StateRow) -> AsyncSession | None:
+    """The session of a run, if it is in memory; also that of a sub-agent."""
+    return workspace.host.sessions.get((row.tenant, row.session))
+
+
+def _state_now(workspace: Workspace, row: StateRow) -> str:
+    """The state of the run that goes on: the store hears of its phases later."""
+    turn = current_turn(workspace, _owner(row))
+    return turn.state.value if turn is not None and turn.id == row.id else ""
+
+
+def _check_current(workspace: Workspace, row: StateRow) -> None:
+    turn = current_turn(workspace, _owner(row))
+    if turn is not None and turn.id == row.id:
+        return
+    state = TurnState(row.state)
+    hint = "it has ended" if state.is_final else "it goes on when its session has been opened"
+    raise ConflictError(f"run {row.id} is {state.value}", hint=hint, run_id=row.id, state=state.value)
+
+
+async def _check_unfinished(session: AsyncSession, run_id: str) -> None:
+    await session.book.load()
+    rounds = session.book.run(session.book.newest(run_id))
+    if not rounds:
+        hint = "it never came to its first checkpoint; retry its message"
+        raise ConflictError(f"run {run_id} has no checkpoint", hint=hint, run_id=run_id)
+    if rounds[-1].state is RoundState.FINAL:
+        hint = f"its answer is that of run {rounds[-1].run_id}"
+        raise ConflictError(f"run {run_id} has come to its answer", hint=hint, run_id=run_id)
