@@ -16,8 +16,8 @@ quietly = log=$$(mktemp) && { $(1) >"$$log" 2>&1 || { cat "$$log" >&2; rm -f "$$
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.stamp-run ## Take the tour: what Laneway does, in the terminal
-	@$(BIN)/laneway tour $(ARGS)
+run: $(VENV)/.stamp-run ## Start the server and print its address (ARGS="--port 0 --model openai/gpt-5")
+	@exec $(BIN)/laneway serve $(ARGS)
 
 test: $(VENV)/.stamp-dev ## Run the tests (ARGS="-k lanes -x")
 	@$(BIN)/pytest -n 2 $(ARGS)
@@ -60,17 +60,17 @@ $(VENV)/.stamp-venv:
 	    echo "Install it, or name it: make PYTHON=/path/to/python3" >&2; \
 	    exit 1; \
 	fi; \
-	echo "Making $(VENV) with $$("$$found" --version)"; \
+	echo "Making $(VENV) with $$("$$found" --version)" >&2; \
 	$(call quietly,"$$found" -m venv $(VENV))
 	@$(call quietly,$(PIP) install --upgrade "pip>=25.1")
 	@touch $@
 
 $(VENV)/.stamp-run: pyproject.toml | $(VENV)/.stamp-venv
-	@echo "Installing Laneway into $(VENV)"
+	@echo "Installing Laneway into $(VENV) (a minute, the first time)" >&2
 	@$(call quietly,$(PIP) install -e ".[all]")
 	@touch $@
 
 $(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
-	@echo "Installing Laneway and its development tools into $(VENV) (a minute, the first time)"
+	@echo "Installing Laneway and its development tools into $(VENV) (a minute, the first time)" >&2
 	@$(call quietly,$(PIP) install -e ".[all]" --group dev)
 	@touch $(VENV)/.stamp-run $@

@@ -12,6 +12,8 @@ from typer.core import TyperGroup
 
 from laneway import __version__
 from laneway.cli.config import config
+from laneway.cli.doctor import doctor
+from laneway.cli.serve import serve
 from laneway.cli.sim import sim
 from laneway.cli.store import store_app
 from laneway.cli.tour import tour
@@ -64,6 +66,8 @@ def options(
     """The options of every command."""
 
 
+app.command("serve")(serve)
+app.command("doctor")(doctor)
 app.command("tour")(tour)
 app.command("sim")(sim)
 app.add_typer(store_app)
