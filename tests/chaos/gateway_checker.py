@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 __all__ = ("GatewayEvidence", "Sent", "judge_gateway")
@@ -28,6 +28,9 @@ class GatewayEvidence:
     stored: dict[str, list[int]] = field(default_factory=dict)  # by session: ids of all events in the store
     answers: dict[str, str] = field(default_factory=dict)  # by run: what its watcher heard at its end
     stored_answers: dict[str, str] = field(default_factory=dict)
+    unknown: Counter[str] = field(
+        default_factory=Counter
+    )  # by session: calls of which nobody knows whether they happened
     again: Counter[str] = field(default_factory=Counter)  # by kind: how often clients had to come again
 
 
@@ -39,20 +42,22 @@ def judge_gateway(found: GatewayEvidence) -> list[str]:
 def _lost(found: GatewayEvidence) -> list[str]:
     problems = []
     done = set(found.done)
+    undone: defaultdict[str, list[int]] = defaultdict(list)
     for sent in found.accepted:
         end = found.ends.get(sent.message_id)
         if end is None:
             problems.append(f"lost: #{sent.number} was accepted as {sent.message_id} and nobody knows it")
         elif end[1] == "":
             problems.append(f"lost: #{sent.number} ({sent.message_id}) has not ended: {end[0]}")
-        elif end == ("ran", "succeeded") and (sent.session, sent.number) not in done and not _may_be_unknown(found):
-            problems.append(f"lost: #{sent.number} has succeeded and was never done")
+        elif end == ("ran", "succeeded") and (sent.session, sent.number) not in done:
+            undone[sent.session].append(sent.number)
+    for session, numbers in undone.items():  # a call that a kill cut off may have been done or not: that is told
+        if len(numbers) > found.unknown[session]:
+            told = found.unknown[session]
+            problems.append(
+                f"lost: {numbers} in {session} have succeeded and were never done; {told} were told unknown"
+            )
     return problems
-
-
-def _may_be_unknown(found: GatewayEvidence) -> bool:
-    """A call that a kill cut off is reported to the model, which then answers: it may have been done or not."""
-    return found.again["kill"] > 0
 
 
 def _twice(found: GatewayEvidence) -> list[str]:

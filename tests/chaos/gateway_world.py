@@ -221,10 +221,14 @@ class World:
     async def _read_store(self, names: list[str]) -> None:
         """The ids of all events, as a new watcher gets them."""
         for name in names:
+            ledger = await self.client.get("/v1/ledger", params={"session": name, "state": "unknown", "limit": 1000})
+            self.found.unknown[name] = len(ledger.json()["items"])
             stored = self.found.stored.setdefault(name, [])
-            async with self.client.stream("GET", f"/v1/sessions/{name}/events?replay=all", timeout=20) as answer:
+            async with self.client.stream(
+                "GET", f"/v1/sessions/{name}/events?replay=all&follow=false", timeout=20
+            ) as answer:
                 async for number, kind, _ in events_of(answer):
-                    if kind == "caught_up":
+                    if kind == "close":
                         break
                     if number:
                         stored.append(int(number))

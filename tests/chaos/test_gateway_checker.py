@@ -25,6 +25,13 @@ def test_what_holds_is_not_blamed() -> None:
     assert judge_gateway(clean()) == []
 
 
+def test_what_was_told_unknown_may_not_have_been_done() -> None:
+    found = clean()
+    never_do(found)
+    found.unknown["a"] = 1
+    assert judge_gateway(found) == []
+
+
 def forget_end(found: GatewayEvidence) -> None:
     del found.ends["m2"]
 
@@ -74,7 +81,7 @@ def mishear(found: GatewayEvidence) -> None:
     [
         (forget_end, "nobody knows it"),
         (never_end, "has not ended"),
-        (never_do, "never done"),
+        (never_do, "were never done"),
         (do_twice, "twice"),
         (do_unasked, "never accepted"),
         (swap, "out of order"),

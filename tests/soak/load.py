@@ -152,21 +152,33 @@ class _Clients:
         key = self._random.randrange(self._load.clients)
         request = (
             f"POST /v1/sessions/s{key}/messages HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"Idempotency-Key: {number}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode() + body
         began = time.perf_counter()
-        reader, writer = self._pool.pop() if self._pool else await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        answer = await reader.readexactly(length)
-        self._pool.append((reader, writer))
+        head, answer = await self._ask(request)
         if b" 202 " not in head.split(b"\r\n", 1)[0]:
             self.result.refused += 1
             return
         self.result.accept_s.append(time.perf_counter() - began)
         self.result.accepted += 1
         self._sent_at[json.loads(answer)["message_id"]] = began
+
+    async def _ask(self, request: bytes) -> tuple[bytes, bytes]:
+        """Send a request over a connection that is free; one that the server has closed meanwhile is replaced."""
+        while True:
+            is_new = not self._pool
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port) if is_new else self._pool.pop()
+            writer.write(request)
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                if is_new:
+                    raise
+                continue
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            answer = await reader.readexactly(length)
+            self._pool.append((reader, writer))
+            return head, answer
 
     async def wait_for_ends(self) -> None:
         """Until every accepted message has been heard of, or it takes too long."""
