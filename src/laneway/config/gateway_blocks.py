@@ -55,7 +55,10 @@ class GatewayBlock:
     ] = ""
     tls_key: Annotated[str, Setting(kind=FILE, says="The file with the key of it.", rooted=from_folder)] = ""
     body_max: Annotated[int, Setting(kind=MANY, says="How many bytes a request may have.")] = 4_000_000
-    requests_per_second: Annotated[int, Setting(kind=MANY, says="How many requests one caller may make.")] = 1_000
+    requests_per_second: Annotated[
+        int,
+        Setting(kind=Whole(least=0, most=1_000_000_000), says="How many requests one caller may make; 0: any number."),
+    ] = 1_000
     connections_max: Annotated[int, Setting(kind=MANY, says="How many connections there may be.")] = 20_000
     connections_per_address: Annotated[int, Setting(kind=MANY, says="How many of them from one address.")] = 5_000
     request_timeout_ms: Annotated[

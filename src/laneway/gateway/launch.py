@@ -245,7 +245,7 @@ def workspace_of(
     agent = replace(agent, default_model=model)
     given = arguments_of(agent, environ)  # what this or the model refuses is told with the other problems
     model_from(model, given["providers"])
-    return WorkspaceSpec(name=name, folder=folder, agent=agent), notes
+    return WorkspaceSpec(name=name, folder=folder, agent=agent, effective=effective), notes
 
 
 # ---- what belongs together ----

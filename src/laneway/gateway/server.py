@@ -26,14 +26,17 @@ from laneway.errors import ConfigError, UnavailableError
 from laneway.gateway import channels
 from laneway.gateway.access import Scope
 from laneway.gateway.app import create_app
+from laneway.gateway.connections import protocol_of
 from laneway.gateway.draining import drain
 from laneway.gateway.launch import Launch
+from laneway.gateway.secrets import hide_process, take_secrets
 from laneway.gateway.service import Gateway
 from laneway.gateway.settings import GatewaySettings
 from laneway.gateway.tokens import Token, TokenBook
 from laneway.ports import Clock
 from laneway.stores import open_store
 from laneway.system import HostEnv
+from laneway.telemetry.logs import set_up_logs
 
 __all__ = ("Server", "bind", "run", "url_of")
 
@@ -51,6 +54,8 @@ WHY_NOT: Final = {
 
 def run(launch: Launch, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
     """Serve until a signal comes. Raises `LanewayError` if that cannot begin, with nothing left open."""
+    take_secrets()
+    hide_process()
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that hangs up must not end the server
     out = out or sys.stdout
@@ -65,7 +70,7 @@ async def _serve(launch: Launch, out: TextIO, err: TextIO) -> None:
         settings = replace(launch.settings, port=listener.getsockname()[1])
         await _check_public(settings, env.clock)
         gateway = Gateway(settings, launch.workspaces, env=env)
-        _start_logs(settings)
+        set_up_logs(settings.log_format, settings.log_level, stream=err)
         with _Stop(gateway, err) as stop:
             async with gateway, _channels(gateway):
                 stop.server = Server(_config(gateway), gateway, lambda: _greet(gateway, launch, out, err))
@@ -211,6 +216,8 @@ def _config(gateway: Gateway) -> uvicorn.Config:
     settings = gateway.settings
     config = uvicorn.Config(
         create_app(gateway),
+        http=protocol_of(settings),
+        ws_max_size=settings.body_max,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -265,13 +272,6 @@ def _say(stream: TextIO, line: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # nobody listens any more
         stream.write(f"{line}\n")
         stream.flush()
-
-
-def _start_logs(settings: GatewaySettings) -> None:
-    import logging
-
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 # ---- channels ----
