@@ -117,7 +117,7 @@ class Observer:
             self._used[run_id] = run.usage
             self.metrics.on_usage(more)
             if self.tracing is not None:
-                self.tracing.on_usage(run_id, more, run.usage)
+                self.tracing.on_usage(run_id, more if kind is TurnEndEvent else None, run.usage)
         if kind is not TurnEndEvent:
             self._used.pop(run_id, None)
 

@@ -241,12 +241,12 @@ class Tracing:
 
     # ---- inside a run ----
 
-    def on_usage(self, run_id: str, round_usage: Usage, total: Usage) -> None:
-        """A round of a run has used this, and the run so far that."""
+    def on_usage(self, run_id: str, round_usage: Usage | None, total: Usage) -> None:
+        """A round of a run has used this (None: it is about no round), and the run so far that."""
         run = self._runs.get(run_id)
         if run is not None:
             _note_usage(run.span, total)
-            if run.chat is not None:
+            if run.chat is not None and round_usage is not None:
                 _note_usage(run.chat, round_usage)
 
     def on_agent_event(self, event: AgentEvent, model: str = "") -> None:
@@ -268,8 +268,6 @@ class Tracing:
             self._on_delta(run, event)
         elif isinstance(event, TurnStartEvent):
             self._begin_chat(run, event, model)
-        elif isinstance(event, TurnEndEvent):
-            self._end_chat(run, event.at_ms)
         elif isinstance(event, ToolQueuedEvent):
             run.queued[event.tool_id] = event.at_ms
         elif isinstance(event, ToolStartEvent):
@@ -310,9 +308,11 @@ class Tracing:
 
     @staticmethod
     def _end_chat(run: _Run, at_ms: int) -> None:
-        # The answer is there when the first call is queued; what it has used is known only when the round is over.
+        # The answer is there when the first call is queued; what it has used is known when the round is over. That the
+        # last round is over is told when it is on disk, and the run has ended a moment before.
         if run.chat is not None:
-            run.chat.end(_ns(run.chat_ended_ms or at_ms))
+            ended_ms = min(run.chat_ended_ms or at_ms, at_ms or run.chat_ended_ms)
+            run.chat.end(_ns(max(ended_ms, run.chat_began_ms) if ended_ms else 0))
             run.chat = None
 
     def _begin_call(self, run: _Run, event: ToolStartEvent) -> None:
