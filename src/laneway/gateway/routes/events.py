@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.feeds import Feed, Pace, Place, RunFeed, SessionFeed, round_of, watch
 from laneway.gateway.streams import EVENT_STREAM, EventStreamResponse
+from laneway.gateway.views import router_of
 from laneway.runtime.envelope import check_key
 
 __all__ = ("router",)
 
-router = APIRouter(tags=["events"])
+router = router_of("events")
 
 LastSeen = Annotated[str, Header(alias="Last-Event-ID", max_length=100, description="The last id that was seen.")]
 LastSeenQuery = Annotated[str, Query(max_length=100, description="The same, in the address; the header comes first.")]
