@@ -116,9 +116,9 @@ class Hosts:
         # Only a name can be pointed here by somebody else's DNS; whoever has an address means this machine.
         return self._takes_addresses and _is_address(name)
 
-    def may_write(self, origin: bytes, host: bytes, site: bytes) -> bool:
+    def may_write(self, origin: bytes | None, host: bytes, site: bytes) -> bool:
         """Whether a request that changes something may come from there; without an origin no page has sent it."""
-        if not origin:
+        if origin is None:
             return site not in OTHER_SITES
         text = origin.decode("latin-1").lower()
         if text in self._origins:
@@ -272,7 +272,7 @@ class Guard:
                 )
             )
         if is_write:
-            origin = said.origins[0] if said.origins else b""
+            origin = said.origins[0] if said.origins else None
             if len(said.origins) > 1 or not self._hosts.may_write(origin, said.hosts[0], said.site):
                 raise Refusal(
                     problem(
