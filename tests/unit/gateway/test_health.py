@@ -1,0 +1,225 @@
+"""A server is ready while its store answers and work that could start is being started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from laneway.agent.session import AsyncSession
+from laneway.dialogue import TextChunk
+from laneway.errors import ConfigError, StoreUnavailableError
+from laneway.gateway import health
+from laneway.gateway.access import LOCAL
+from laneway.gateway.app import create_app
+from laneway.gateway.service import Gateway
+from laneway.gateway.settings import GatewaySettings
+from laneway.mail import Receipt
+from laneway.models import ScriptedModel, call, say
+from laneway.stores import MemoryStore
+from laneway.system import HostEnv
+from laneway.testing import FakeClock
+from tests.agent_stage import Held
+from tests.gateway_stage import BASE, SIMPLE, spec_of
+
+LIMIT_MS = 60_000
+ASKS = SIMPLE + "permissions:\n  default_decision: ask\nconfirmation:\n  default_timeout_ms: 100000000\n"
+
+
+class Ward:
+    """A gateway whose clock the test moves, and somebody who asks how it is."""
+
+    def __init__(self, gateway: Gateway, clock: FakeClock, client: httpx2.AsyncClient) -> None:
+        self.gateway = gateway
+        self.clock = clock
+        self.client = client
+
+    async def look(self) -> tuple[int, dict[str, Any]]:
+        answer = await self.client.get("/readyz")
+        body: dict[str, Any] = answer.json()
+        return answer.status_code, body
+
+    async def work(self) -> str:
+        """What the check of the work says."""
+        return str((await self.look())[1]["work"])
+
+    async def send(self, key: str, text: str = "hello", *, opens: bool = True) -> Receipt:
+        """Send a message; its session is open then."""
+        receipt = await self.gateway.submit(self.gateway.default, LOCAL, key, text)
+        if opens:
+            await self.gateway.default.session("default", key)
+        return receipt
+
+
+@asynccontextmanager
+async def ward(folder: Path, *script: Any, text: str = SIMPLE, store: MemoryStore | None = None) -> AsyncIterator[Ward]:
+    clock = FakeClock()
+    model = ScriptedModel(list(script)) if script else None
+    settings = GatewaySettings(stalled_after_ms=LIMIT_MS, drain_ms=1)
+    specs = [spec_of(folder, text=text, model=model)]
+    gateway = Gateway(settings, specs, env=HostEnv(clock=clock), store=store or MemoryStore(), environ={})
+    async with (
+        gateway,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=create_app(gateway)), base_url=BASE) as client,
+    ):
+        yield Ward(gateway, clock, client)
+
+
+async def test_a_server_without_work_is_alive_and_ready_for_ever(tmp_path: Path) -> None:
+    async with ward(tmp_path) as here:
+        here.clock.advance(10 * LIMIT_MS)
+        assert (await here.client.get("/healthz")).json() == {"status": "alive"}
+        assert await here.look() == (200, {"status": "ready", "server": "ok", "store": "ok", "work": "ok"})
+
+
+async def test_a_server_that_stops_is_alive_and_not_ready(tmp_path: Path) -> None:
+    async with ward(tmp_path) as here:
+        here.gateway.begin_stop()
+        status, body = await here.look()
+        assert (status, body["code"], body["server"]) == (503, "not_ready", "it is stopping")
+        assert (await here.client.get("/healthz")).status_code == 200
+
+
+class GoneStore(MemoryStore):
+    """A store that goes away when the test says so."""
+
+    problem: Exception | None = None
+    hangs = False
+
+    @property
+    def history(self) -> Any:
+        return self if self.problem is not None or self.hangs else super().history
+
+    async def message(self, message_id: str) -> None:
+        if self.problem is not None:
+            raise self.problem
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("problem", [StoreUnavailableError("the disk is gone"), OSError("no disk"), None])
+async def test_a_server_whose_store_is_gone_is_not_ready_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception | None
+) -> None:
+    monkeypatch.setattr(health, "STORE_PATIENCE_S", 0)
+    store = GoneStore()
+    async with ward(tmp_path, store=store) as here:
+        store.problem, store.hangs = problem, problem is None
+        status, body = await here.look()
+        assert (status, body["store"] != "ok", body["work"]) == (503, True, "ok")
+        store.problem, store.hangs = None, False
+        monkeypatch.setattr(health, "STORE_PATIENCE_S", 3)
+        assert (await here.look())[0] == 200
+
+
+async def test_work_that_waits_while_nothing_is_started_is_a_stall_until_something_starts(tmp_path: Path) -> None:
+    held = Held(say("at last"))
+    async with ward(tmp_path, held, [say("two")]) as here:
+        await here.send("a")
+        await held.asked.wait()
+        later = await here.send("b")
+        here.clock.advance(LIMIT_MS - 1)
+        assert await here.work() == "ok"
+        here.clock.advance(1)
+        status, body = await here.look()
+        assert status == 503
+        assert body["work"] == "1 wait in lane 'main', and nothing has started for 60000 ms"
+        held.let_go()
+        await here.gateway.default.inbox.wait(later.message_id)
+        assert await here.work() == "ok"
+
+
+async def test_a_run_that_says_something_is_no_stall(tmp_path: Path) -> None:
+    held = Held(say("at last"))
+    async with ward(tmp_path, held, [say("two")]) as here:
+        await here.send("a")
+        await held.asked.wait()
+        await here.send("b")
+        here.clock.advance(LIMIT_MS)
+        run = here.gateway.default.inbox.engine.kernel.turns
+        session = await here.gateway.default.session("default", "a")
+        live = session.live_run(next(iter(run)))
+        assert live is not None
+        live._show(TextChunk(text="a word"))  # noqa: SLF001 - as its model would
+        assert await here.work() == "ok"
+        held.let_go()
+
+
+async def test_what_is_paused_or_closed_until_a_time_is_no_stall(tmp_path: Path) -> None:
+    async with ward(tmp_path) as here:
+        lanes = here.gateway.lanes
+        lanes.pause("main")
+        await here.send("a")
+        await asyncio.sleep(0)
+        here.clock.advance(2 * LIMIT_MS)
+        assert await here.work() == "ok"
+        lanes.close_until("main", here.clock.wall_ms() + 10 * LIMIT_MS, "quota")
+        lanes.resume("main")
+        here.clock.advance(2 * LIMIT_MS)
+        assert await here.work() == "ok"
+
+
+async def test_what_waits_for_its_own_session_or_is_held_is_no_stall(tmp_path: Path) -> None:
+    held = Held(say("at last"))
+    async with ward(tmp_path, held, [say("two")]) as here:
+        await here.send("a")
+        await held.asked.wait()
+        behind = await here.send("a", "and then")
+        here.clock.advance(2 * LIMIT_MS)
+        assert await here.work() == "ok"
+        await here.gateway.default.inbox.hold(behind.message_id)
+        held.let_go()
+        await asyncio.sleep(0)
+        here.clock.advance(2 * LIMIT_MS)
+        assert await here.work() == "ok"
+
+
+async def test_what_waits_behind_an_approval_is_no_stall(tmp_path: Path) -> None:
+    script = [[call("bash", command="true")], [say("two")]]
+    async with ward(tmp_path, *script, text=ASKS) as here:
+        asked = asyncio.Event()
+        here.gateway.default.observers.append(
+            lambda _, event: asked.set() if event.event_type == "confirmation_required" else None
+        )
+        await here.send("a")
+        await asked.wait()
+        await here.send("a", "and then")
+        other = await here.send("b")
+        await here.gateway.default.inbox.wait(other.message_id)  # an approval takes no slot
+        here.clock.advance(2 * LIMIT_MS)
+        assert await here.work() == "ok"
+
+
+async def test_what_waits_while_every_run_is_paused_by_somebody_is_no_stall(tmp_path: Path) -> None:
+    held = Held(call("ls"))
+    async with ward(tmp_path, held, [say("done")], [say("two")], text=SIMPLE) as here:
+        await here.send("a")
+        await held.asked.wait()
+        session = await here.gateway.default.session("default", "a")
+        session.pause()
+        held.let_go()
+        await here.send("b")
+        here.clock.advance(2 * LIMIT_MS)
+        assert await here.work() == "ok"
+        session.resume()
+
+
+async def test_a_session_with_work_that_cannot_be_opened_is_a_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def move_in(self: AsyncSession, host: Any) -> None:
+        raise ConfigError("not today", setting="x")
+
+    monkeypatch.setattr(AsyncSession, "_move_in", move_in)
+    async with ward(tmp_path) as here:
+        receipt = await here.send("a", opens=False)
+        while not here.gateway.default._later:  # noqa: SLF001, ASYNC110 - until it has failed once
+            await asyncio.sleep(0)
+        assert await here.work() == "ok"
+        here.clock.advance(LIMIT_MS)
+        assert "cannot be opened" in await here.work()
+        await here.gateway.default.inbox.withdraw(receipt.message_id)
