@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from laneway.agent.host import Host
     from laneway.dialogue import Intent
     from laneway.ports import Model, Store, Tool
+    from laneway.tools import Toolbox
     from laneway.tools.mcp_tools import McpStatus
 
 __all__ = ("AsyncAgent",)
@@ -79,6 +80,8 @@ class AsyncAgent:
         self.sources = ToolSources()
         self._sessions: list[AsyncSession] = []
         self._models: dict[str, Model] = {}  # by their names
+        self._given: Toolbox | None = None
+        self._built: list[Tool] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scratch = ""
         self._closed = False
@@ -195,8 +198,15 @@ class AsyncAgent:
         if importlib.util.find_spec("pydantic") is None:
             hint = "install laneway with the extra `agent`"
             raise ConfigError("an agent needs the extra `agent`: pydantic is not installed", setting="tools", hint=hint)
-        given = Toolbox(self._tools if options.tools is None else tuple(options.tools))
-        builtin = [tool for tool in self._builtin_tools() if tool.spec.name not in given]
+        if options.tools is not None:
+            given = Toolbox(tuple(options.tools))
+        elif self._given is None:  # made once: to read the parameters of a function takes a while
+            given = self._given = Toolbox(self._tools)
+        else:
+            given = self._given
+        if self._built is None:
+            self._built = self._builtin_tools()
+        builtin = [tool for tool in self._built if tool.spec.name not in given]
         box = Toolbox([*builtin, *given.values()])
         return {name: _changed(tool, effects.get(name)) for name, tool in box.items()}
 
