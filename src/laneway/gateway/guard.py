@@ -311,6 +311,9 @@ class Guard:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     while message.get("more_body"):
+                        if size > self._body_max:
+                            raise self._too_large()
+                        self._check_room()
                         message = await receive()
                         if message["type"] == "http.disconnect":
                             raise Refusal(problem(400, "disconnected", "the client went away"))
@@ -318,9 +321,6 @@ class Guard:
                         pieces.append(piece)
                         size += len(piece)
                         self._held += len(piece)
-                        if size > self._body_max:
-                            raise self._too_large()
-                        self._check_room()
             except TimeoutError:
                 raise _slow() from None
             finally:

@@ -354,6 +354,7 @@ async def test_a_body_in_pieces_is_cut_where_it_gets_too_large() -> None:
     chunked = (b"transfer-encoding", b"chunked")
     assert (await door.ask("POST", chunked, pieces=[b"12345", b"67890", b"1", b"never read"])).status == 413
     assert (await door.ask("POST", chunked, pieces=[b"12345678901"])).status == 413
+    assert (await door.ask("POST", chunked, pieces=[b"12345678901..."])).status == 413
     assert door.bodies == []
     assert (await door.ask("POST", chunked, pieces=[b"12345", b"67890"])).status == 200
     assert door.bodies == [b"1234567890"]
