@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from laneway.kernel.ledger import LedgerEntry, LedgerState, arguments_digest
 from laneway.models import say
+from laneway.records import Effect
+from laneway.rows import Batch, Owner
 from tests.agent_stage import Held
 from tests.gateway_stage import GatewayStage, gateway_stage
 
@@ -21,9 +25,14 @@ queue:
   query_max_concurrency: 2
   enable_dlq: true
 permissions:
-  allow: ["read"]
+  allow: ["*"]
   ask: ["write"]
+confirmation:
+  enabled: true
 """
+
+EXTERNAL = LANED.replace("enable_dlq: true", "enable_dlq: true\n  lane_handlers:\n    query:\n      mode: external")
+DEPLOY = '{"command": "deploy"}'
 
 
 @contextlib.asynccontextmanager
@@ -72,3 +81,48 @@ async def ended(stage: GatewayStage, *ids: str) -> None:
     """Wait until messages are final."""
     for each in ids:
         await stage.gateway.default.inbox.wait(each)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Let others run until something is so; for a store in memory, which waits for no disk."""
+    for _ in range(5_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come about")
+
+
+async def entry_in(stage: GatewayStage, owner: Owner, call_id: str, state: LedgerState) -> str:
+    """A call in the ledger, as an earlier process has left it; its id."""
+    store = stage.gateway.store
+    entry = LedgerEntry(
+        owner=owner,
+        run_id="turn-old",
+        number=1,
+        call_id=call_id,
+        tool="bash",
+        effect=Effect.WRITE,
+        key=f"key-{call_id}",
+        digest=arguments_digest(DEPLOY),
+        arguments=DEPLOY,
+        state=state,
+        started_ms=1,
+        ended_ms=2,
+        seq=store.next_seq(),
+    )
+    (result,) = await store.commit([Batch(owner, store.epoch, (entry.to_row(),))])
+    assert result.error is None
+    return entry.id
+
+
+async def dead_message(stage: GatewayStage, key: str, text: str, **more: Any) -> str:
+    """A message whose turn could never be begun, as the inbox would have left it; its id."""
+    sent = await stage.send(key, text, **more)
+    store = stage.gateway.store
+    row = await store.history.message(sent["message_id"])
+    assert row is not None
+    seq = store.next_seq()
+    dead = row._replace(id=f"msg-dead-{seq}", seq=seq, state="dead_lettered", outcome="", turn_id="", reason="no model")
+    (result,) = await store.commit([Batch(Owner(row.tenant, row.workspace, row.session), store.epoch, (dead,))])
+    assert result.error is None
+    return dead.id

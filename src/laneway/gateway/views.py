@@ -15,7 +15,17 @@ from laneway.external import ExternalTask
 from laneway.gateway.problems import PROBLEM_JSON, TITLES
 from laneway.kernel.ledger import LedgerEntry
 from laneway.kernel.messages import decode_message
-from laneway.mail import Approval, HistoryEntry, Message, PendingMessage, QueueSettings, Receipt, Schedule, StoryStep
+from laneway.mail import (
+    Approval,
+    HistoryEntry,
+    Message,
+    PendingMessage,
+    QueueSettings,
+    Receipt,
+    Schedule,
+    StoryStep,
+    TurnState,
+)
 from laneway.mail import Final as Ended
 from laneway.records import LaneStats
 from laneway.rows import MessageRow, StateRow
@@ -403,12 +413,13 @@ class RunView(View):
 def run_facts(row: StateRow, state: str = "") -> dict[str, Any]:
     """What the store knows about a run."""
     body: dict[str, Any] = json.loads(row.body)
+    now = state or row.state
     return {
         "run_id": row.id,
         "session_key": row.session,
         "workspace": row.workspace,
-        "state": state or row.state,
-        "reason": body.get("reason") or "",
+        "state": now,
+        "reason": "it answered" if now == TurnState.SUCCEEDED else body.get("reason") or "",
         "messages": body.get("messages", []),
         "steered": body.get("injected", []),
         "answer": body.get("answer"),
