@@ -47,6 +47,7 @@ STREAM: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.get(
     "/sessions/{key}/events",
+    status_code=200,  # FastAPI reads the usual one from the class, which has none
     response_class=EventStreamResponse,
     responses=STREAM,
     summary="Watch a session",
@@ -74,7 +75,9 @@ async def of_session(
     return EventStreamResponse(feed)
 
 
-@router.get("/events", response_class=EventStreamResponse, responses=STREAM, summary="Watch everything")
+@router.get(
+    "/events", status_code=200, response_class=EventStreamResponse, responses=STREAM, summary="Watch everything"
+)
 async def of_tenant(
     gateway: GatewayOf,
     caller: CallerOf,
@@ -96,7 +99,13 @@ async def of_tenant(
     return EventStreamResponse(feed)
 
 
-@router.get("/runs/{run_id}/events", response_class=EventStreamResponse, responses=STREAM, summary="Watch a run")
+@router.get(
+    "/runs/{run_id}/events",
+    status_code=200,
+    response_class=EventStreamResponse,
+    responses=STREAM,
+    summary="Watch a run",
+)
 async def of_run(
     run_id: str,
     gateway: GatewayOf,
