@@ -379,6 +379,48 @@ async def test_a_second_try_never_takes_the_answer_of_somebody_who_waits(tmp_pat
         assert (await first).json()["choices"][0]["message"]["content"] == "one"
 
 
+# ---- the end of listening ----
+
+
+async def test_a_server_that_stops_says_so_to_those_who_listen(tmp_path: Path) -> None:
+    gate = Gate()
+    async with clients(tmp_path, script=[[say("so far"), gate]], text=WIDE, drain_ms=0) as (client, stage):
+        chat = await client.chat.completions.create(model="laneway", messages=HELLO, stream=True)
+        made = await client.responses.create(model="laneway", input="hello", stream=True)
+        await gate.reached.wait()
+        stage.gateway.begin_stop()
+        with pytest.raises(openai.APIError, match="being stopped"):
+            async for _ in chat:
+                pass
+        last = [each async for each in made][-1]
+        assert (last.type, getattr(last, "code", "")) == ("error", "stopping")
+        with pytest.raises(openai.InternalServerError) as late:
+            await client.chat.completions.create(model="laneway", messages=HELLO)
+        assert "retry-after" in late.value.response.headers
+
+
+async def test_a_token_that_is_revoked_ends_what_was_asked_with_it_and_the_run_goes_on(tmp_path: Path) -> None:
+    gate = Gate()
+    async with clients(tmp_path, script=[[say("so far"), gate], [gate]], text=WIDE) as (client, stage):
+        headers = await stage.token("chat")
+        create = client.chat.completions.create
+        stream = await create(model="laneway", messages=HELLO, stream=True, user="a", extra_headers=headers)
+        await gate.reached.wait()
+        whole = asyncio.ensure_future(create(model="laneway", messages=HELLO, user="b", extra_headers=headers))
+        await heard(stage, "turn.started")
+        (token,) = stage.gateway.tokens.tokens()
+        await stage.gateway.tokens.revoke(token.id)
+        with pytest.raises(openai.APIError, match="does not count"):
+            async for _ in stream:
+                pass
+        with pytest.raises(openai.AuthenticationError):
+            await whole
+        gate.opened.set()
+        session = await stage.gateway.default.session("default", "a")
+        await session.wait_idle()
+        assert [each.text for each in await stage.gateway.default.inbox.history("a")] == ["hello", "so far"]
+
+
 # ---- responses ----
 
 

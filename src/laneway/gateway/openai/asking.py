@@ -23,7 +23,16 @@ from laneway.agent_events import (
     TextDeltaEvent,
     TurnStartEvent,
 )
-from laneway.errors import ClosedError, ConflictError, LanewayError, RunCancelledError, RunFailedError
+from laneway.errors import (
+    ClosedError,
+    ConflictError,
+    LanewayError,
+    NotAuthenticatedError,
+    OverloadedError,
+    RunCancelledError,
+    RunFailedError,
+)
+from laneway.gateway.hub import STOPPING
 from laneway.gateway.openai.errors import StoppingError, taken
 from laneway.gateway.openai.retries import CHANNEL, Retries, fingerprint, is_retry
 from laneway.mail import Final as End
@@ -75,6 +84,7 @@ async def ask(
     request: Request, gateway: Gateway, workspace: Workspace, caller: Caller, *, key: str | None, said: Said
 ) -> Asked:
     """Submit what was said; returns when it is on disk. Without a key it begins a session of its own."""
+    workspace.hub.check_open()  # a server that stops takes nothing that somebody would wait for
     retries = retries_of(request)
     given = request.headers.get("idempotency-key")
     print_ = "" if given is not None else await fingerprint(request, caller)
@@ -132,6 +142,7 @@ class Asked:
         self.gateway = gateway
         self.workspace = workspace
         self.tenant = caller.tenant
+        self._token_id = caller.token_id
         self.key = key
         self.message_id = receipt.sent or receipt.message_id  # `/new hello` has sent another one
         self.retries = retries
@@ -177,26 +188,34 @@ class Asked:
             async with contextlib.AsyncExitStack() as stack:
                 work = await stack.enter_async_context(_owned(self.result(), "laneway-openai-answer"))
                 gone = await stack.enter_async_context(_owned(_gone(request), "laneway-openai-gone"))
-                stop = await stack.enter_async_context(_owned(self._stopped(), "laneway-openai-stop"))
-                await asyncio.wait({work, gone, stop}, return_when=asyncio.FIRST_COMPLETED)
+                cut = await stack.enter_async_context(_owned(self._cut(), "laneway-openai-cut"))
+                await asyncio.wait({work, gone, cut}, return_when=asyncio.FIRST_COMPLETED)
                 if work.done():
                     delivery.done()
                     return work.result()
                 if gone.done():
                     return None
-            delivery.done()
-            raise taken(StoppingError(message_id=self.message_id))
+                delivery.done()
+                raise self._error(cut)
 
-    async def _stopped(self) -> None:
-        """Wait until the gateway is asked to stop."""
-        watcher = self.workspace.hub.watch(self.tenant, NOBODY)
-        if self.gateway.is_stopping:
-            watcher.close()
+    async def _cut(self) -> str:
+        """Wait until the server stops, or the token of the caller does not count any more; says which."""
+        try:
+            watcher = self.workspace.hub.watch(self.tenant, NOBODY, token_id=self._token_id)
+        except OverloadedError:
+            return STOPPING
         try:
             async for _ in watcher:
                 pass
         finally:
             watcher.close()
+        return watcher.end
+
+    def _error(self, cut: asyncio.Task[str]) -> LanewayError:
+        """What somebody is told who cannot be served any longer. What was taken goes on."""
+        if cut.result() == STOPPING:
+            return taken(StoppingError(message_id=self.message_id))
+        return taken(NotAuthenticatedError("this token does not count any more", hint="the message was taken"))
 
     # ---- listening ----
 
@@ -226,15 +245,15 @@ class Asked:
 
     async def _events(self) -> AsyncGenerator[AgentEvent | None]:
         """The events of the run; None for each while in which there was none."""
-        async with _owned(self._stopped(), "laneway-openai-stop") as stop:
+        async with _owned(self._cut(), "laneway-openai-cut") as cut:
             opening = self.workspace.session(self.tenant, self.key)
             async with _owned(opening, "laneway-openai-open") as opened:
-                async for beat in self._beats(opened, stop):
+                async for beat in self._beats(opened, cut):
                     yield beat
                 session = None if opened.exception() is not None else opened.result()
             if session is not None:
                 stream = session.watch(self._receipt)
-                stop.add_done_callback(lambda _: stream.close())
+                cut.add_done_callback(lambda _: stream.close())
                 async with contextlib.aclosing(stream):
                     event: AgentEvent | None = None
                     while not isinstance(event, EndEvent | ErrorEvent):
@@ -245,22 +264,22 @@ class Asked:
                         yield event
                     if event is not CLOSED and event.error_kind != ClosedError.code:
                         return
-            self._check_going(stop)
+            self._check(cut)
             async with _owned(self.workspace.inbox.wait(self.message_id), "laneway-openai-wait") as end:
-                async for beat in self._beats(end, stop):  # the session was closed: what comes of it is in the store
+                async for beat in self._beats(end, cut):  # the session was closed: what comes of it is in the store
                     yield beat
 
-    async def _beats(self, work: asyncio.Task[Any], stop: asyncio.Task[None]) -> AsyncGenerator[None]:
+    async def _beats(self, work: asyncio.Task[Any], cut: asyncio.Task[str]) -> AsyncGenerator[None]:
         while not work.done():
-            done, _ = await asyncio.wait({work, stop}, timeout=self._beat_s, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({work, cut}, timeout=self._beat_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 yield None
             elif not work.done():
-                self._check_going(stop)
+                self._check(cut)
 
-    def _check_going(self, stop: asyncio.Task[None]) -> None:
-        if stop.done():
-            raise taken(StoppingError(message_id=self.message_id))
+    def _check(self, cut: asyncio.Task[str]) -> None:
+        if cut.done():
+            raise self._error(cut)
 
 
 CLOSED: Final = ErrorEvent(error="the stream was closed")

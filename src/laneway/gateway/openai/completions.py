@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from laneway.agent.results import RunResult
@@ -21,6 +20,7 @@ from laneway.gateway.openai.asking import Asked, Beat, Piece, ask
 from laneway.gateway.openai.errors import ErrorBody, OpenAIRoute, error_of, json_bytes
 from laneway.gateway.openai.models import named
 from laneway.gateway.openai.requests import ChatRequest, check_chat, ignored
+from laneway.gateway.openai.streaming import EVENT_STREAM, PieceResponse
 from laneway.gateway.openai.translation import compose, said_in_chat
 
 __all__ = ("SESSION_HEADER", "STREAM", "router")
@@ -28,7 +28,10 @@ __all__ = ("SESSION_HEADER", "STREAM", "router")
 router = APIRouter(tags=["openai"], route_class=OpenAIRoute, responses={"default": {"model": ErrorBody}})
 
 STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The answer; a stream of events if `stream` is true.", "content": {"text/event-stream": {}}}
+    200: {
+        "description": "The answer; a stream of events if `stream` is true.",
+        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+    }
 }
 SESSION_HEADER = Header(alias="Laneway-Session", description="The key of the session; goes before the body's.")
 GONE = 499  # what servers note for a client that has gone; nobody reads it
@@ -108,7 +111,7 @@ async def complete(
     if body.stream:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
         stream = _chunks(asked, facts, with_usage=with_usage)
-        return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
+        return PieceResponse(stream, headers)
     result = await asked.answered(request)
     if result is None:
         return Response(status_code=GONE)

@@ -1,7 +1,8 @@
 """The events of a response, in the order in which clients expect them, numbered from 0.
 
 created, in_progress; for each round that says something: output_item.added, content_part.added, the pieces of its text,
-output_text.done, content_part.done, output_item.done; at the end completed, or failed, or cancelled as `error`.
+output_text.done, content_part.done, output_item.done; at the end completed or failed, or `error` if it only cannot be
+told any longer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from laneway.agent.results import RunResult
-from laneway.errors import LanewayError, RunCancelledError
+from laneway.errors import LanewayError, NotAuthenticatedError, RunCancelledError
 from laneway.gateway.openai.asking import Beat, Piece
 from laneway.gateway.openai.errors import StoppingError, json_bytes
 from laneway.gateway.openai.response_objects import message_item, text_part
@@ -95,8 +96,8 @@ class ResponseEvents:
         return self._event("response.completed", response=self._make("completed", output=self._items(), result=result))
 
     def _failed(self, error: LanewayError) -> list[bytes]:
-        """A response that stops being told because the server stops has not failed: it goes on elsewhere."""
-        if isinstance(error, StoppingError):
+        """A response has not failed because somebody may not hear of it any longer: it goes on."""
+        if isinstance(error, StoppingError | NotAuthenticatedError):
             return [self._event("error", code=error.code, message=str(error), param=None)]
         status = "cancelled" if isinstance(error, RunCancelledError) else "failed"
         events = self._close()

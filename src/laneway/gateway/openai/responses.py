@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from laneway.agent.results import RunResult
 from laneway.agent_events import TextDeltaEvent
@@ -26,6 +25,7 @@ from laneway.gateway.openai.models import model_of, named
 from laneway.gateway.openai.requests import ResponseRequest, check_response, ignored
 from laneway.gateway.openai.response_events import ResponseEvents
 from laneway.gateway.openai.response_objects import ResponseObject, Status, message_item, response_object, status_of
+from laneway.gateway.openai.streaming import PieceResponse
 from laneway.gateway.openai.translation import compose, said_in_input
 from laneway.gateway.service import Gateway
 from laneway.gateway.workspaces import Workspace
@@ -68,7 +68,7 @@ async def create(
     headers = asked.headers(unused)
     reply = _Reply(asked, gateway, body)
     if body.stream:
-        return StreamingResponse(reply.events(), headers=headers, media_type="text/event-stream")
+        return PieceResponse(reply.events(), headers)
     if not body.background and await asked.answered(request) is None:
         return Response(status_code=GONE)
     return _json(await reply.now(), headers)
@@ -139,8 +139,7 @@ async def retrieve(
         )
     reply = await _reply(request, gateway, caller, response_id)
     if stream:
-        headers = reply.asked.headers([])
-        return StreamingResponse(reply.events(), headers=headers, media_type="text/event-stream")
+        return PieceResponse(reply.events(), reply.asked.headers([]))
     return _json(await reply.now())
 
 
