@@ -11,12 +11,27 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from laneway import __version__
+from laneway.cli.approvals import approve, deny
+from laneway.cli.chat import chat
 from laneway.cli.config import config
+from laneway.cli.cron import cron_app
+from laneway.cli.dlq import dlq_app
 from laneway.cli.doctor import doctor
+from laneway.cli.lane import lane_app
+from laneway.cli.queue import queue_app
+from laneway.cli.reach import Asking, Reading
+from laneway.cli.run import run_app
+from laneway.cli.send import send
 from laneway.cli.serve import serve
+from laneway.cli.session import session_app
 from laneway.cli.sim import sim
+from laneway.cli.status import status
 from laneway.cli.store import store_app
-from laneway.cli.tour import tour
+from laneway.cli.tables import clean
+from laneway.cli.task import task_app
+from laneway.cli.token import token_app
+from laneway.cli.top import top
+from laneway.cli.tour import tour_app
 from laneway.errors import LanewayError, reaction_to
 
 __all__ = ("app",)
@@ -34,7 +49,7 @@ class Commands(TyperGroup):
                 traceback.print_exception(error)
             else:
                 console = Console(stderr=True, soft_wrap=True)
-                console.print(f"laneway: {error}", style="red", markup=False, highlight=False)
+                console.print(clean(f"laneway: {error}"), style="red", markup=False, highlight=False)
             raise typer.Exit(reaction_to(error).exit_code) from None
 
 
@@ -43,7 +58,6 @@ app = typer.Typer(
     cls=Commands,
     help="The traffic system for AI agents: what runs, when, and what happens to everything that has to wait.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -67,8 +81,22 @@ def options(
 
 
 app.command("serve")(serve)
+app.command("chat", cls=Asking)(chat)
+app.command("send", cls=Asking)(send)
+app.command("status", cls=Reading)(status)
+app.command("top", cls=Asking)(top)
+app.add_typer(queue_app, name="queue")
+app.add_typer(lane_app, name="lane")
+app.add_typer(run_app, name="run")
+app.add_typer(session_app, name="session")
+app.add_typer(task_app, name="task")
+app.add_typer(dlq_app, name="dlq")
+app.command("approve", cls=Reading)(approve)
+app.command("deny", cls=Asking)(deny)
+app.add_typer(cron_app, name="cron")
+app.add_typer(token_app, name="token")
 app.command("doctor")(doctor)
-app.command("tour")(tour)
+app.add_typer(tour_app, name="tour")
 app.command("sim")(sim)
 app.add_typer(store_app)
 app.add_typer(config, name="config")

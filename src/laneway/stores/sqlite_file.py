@@ -30,6 +30,7 @@ __all__ = (
     "CHECKED_BYTES_MAX",
     "StoreCheck",
     "backup_file",
+    "check_exists",
     "check_file",
     "check_place",
     "claim",
@@ -40,6 +41,7 @@ __all__ = (
     "refused",
     "set_meta",
     "tune",
+    "version_of",
 )
 
 APPLICATION_ID: Final = 0x4C616E65  # "Lane"
@@ -151,7 +153,7 @@ def check_place(path: str) -> None:
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
     """Look at the file before anything is written to it, then bring it up to date."""
-    version = _version_of(connection, path)
+    version = version_of(connection, path)
     _check_pages(connection, path)
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
@@ -203,7 +205,7 @@ def set_meta(connection: sqlite3.Connection, name: str, value: int) -> None:
     connection.execute(statement("set_meta"), {"name": name, "value": value})
 
 
-def _version_of(connection: sqlite3.Connection, path: str) -> int:
+def version_of(connection: sqlite3.Connection, path: str) -> int:
     """The schema of the file: 0 for a new one. Somebody else's database is refused, a newer one too."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
@@ -260,12 +262,12 @@ class StoreCheck:
 def check_file(path: str, *, busy_ms: int) -> StoreCheck:
     """Read the whole file and say how it is; nothing is changed, and its owner may go on writing."""
     path = os.path.abspath(path)
-    _check_exists(path)
+    check_exists(path)
     holder = lock_holder(path)
     try:
         with contextlib.closing(connect(path, busy_ms=busy_ms, read_only=True)) as connection:
             connection.execute("BEGIN")  # one moment for everything below
-            version = _version_of(connection, path)
+            version = version_of(connection, path)
             problems = _problems(connection)
             counts = _counts(connection) if version and not problems else []
             return StoreCheck(
@@ -309,7 +311,7 @@ def backup_file(
     The copy appears whole or not at all: it is written beside its place and moved there.
     """
     path, target = os.path.abspath(path), os.path.abspath(target)
-    _check_exists(path)
+    check_exists(path)
     if os.path.realpath(path) == os.path.realpath(target):
         raise ConflictError(f"{target} is the store itself", hint="choose another path for the copy", path=target)
     if os.path.exists(target) and not overwrite:
@@ -349,7 +351,7 @@ def _copy(path: str, part: str, *, busy_ms: int, progress: Callable[[int, int], 
         copy.execute("PRAGMA synchronous = OFF")
         # The open transaction keeps this moment: without it every commit of the owner would begin the copy again.
         source.execute("BEGIN")
-        if not _version_of(source, path):
+        if not version_of(source, path):
             raise corrupt(path, "there is nothing in it")
         source.backup(copy, pages=BACKUP_PAGES, progress=tell)
     fd = os.open(part, os.O_RDONLY)
@@ -359,7 +361,8 @@ def _copy(path: str, part: str, *, busy_ms: int, progress: Callable[[int, int], 
         os.close(fd)
 
 
-def _check_exists(path: str) -> None:
+def check_exists(path: str) -> None:
+    """Refuse a path where there is no store: only its owner makes one."""
     check_place(path)
     if not os.path.exists(path):
         raise StoreUnavailableError(

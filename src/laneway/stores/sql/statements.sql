@@ -236,6 +236,20 @@ WITH RECURSIVE keys (session) AS (
 )
 SELECT session FROM keys WHERE session IS NOT NULL LIMIT :limit OFFSET 1;
 
+-- name: workspaces
+-- The workspaces in which a tenant has messages, from one to the next by seeking.
+WITH RECURSIVE keys (workspace) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(messages.workspace) FROM messages INDEXED BY messages_of_workspace
+        WHERE messages.tenant = :tenant AND messages.workspace > keys.workspace
+    )
+    FROM keys
+    WHERE keys.workspace IS NOT NULL
+)
+SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
+
 -- name: counts
 -- How many rows there are, and how many of them are live.
 SELECT 'messages' AS name, count(*) AS total, (SELECT count(*) FROM messages WHERE live = 1) AS live FROM messages

@@ -1,0 +1,263 @@
+"""A client of a running server: where it is, what it answers, and its errors as errors of Laneway.
+
+Problem details become the error they were made from, by their `code`, so that a command ends with the same exit code
+whether the server refuses something or the command itself does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx2
+
+from laneway.errors import (
+    ConflictError,
+    DeniedError,
+    InternalError,
+    LanewayError,
+    NotAuthenticatedError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitedError,
+    TransportUnavailableError,
+    UnavailableError,
+    UsageError,
+)
+
+__all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated")
+
+URL: Final = "http://127.0.0.1:8420"
+TIMEOUT: Final = httpx2.Timeout(30, connect=5)
+PAGE: Final = 200
+STANDARD: Final = frozenset({"type", "title", "status", "detail", "code", "hint", "instance"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which server is meant, and who asks."""
+
+    url: str = URL
+    token: str = ""
+    workspace: str = ""
+    tenant: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of an HTTP client for it."""
+        try:
+            address = httpx2.URL(self.url)
+        except httpx2.InvalidURL as error:
+            raise UsageError(f"{self.url!r} is no address: {error}", hint=f"for example {URL}") from None
+        if address.scheme not in ("http", "https") or not address.host:
+            raise UsageError(f"{self.url!r} is no address of a server", hint=f"for example {URL}")
+        return {
+            "base_url": f"{self.url.rstrip('/')}/v1",
+            "headers": self._headers(),
+            "params": {"workspace": self.workspace} if self.workspace else None,
+            "trust_env": not _is_loopback(address.host),  # a proxy would ask its own loopback
+        }
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        for name, value, what in (
+            ("Authorization", f"Bearer {self.token}" if self.token else "", "token"),
+            ("Laneway-Tenant", self.tenant, "tenant"),
+        ):
+            if value and not (value.isascii() and value.isprintable()):
+                raise UsageError(f"a {what} has only plain characters", hint="look at what was pasted")
+            if value:
+                headers[name] = value
+        return headers
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def path_of(*parts: object) -> str:
+    """The path of a thing below `/v1`; names in it may hold any character."""
+    return "/" + "/".join(quote(str(part), safe="") for part in parts)
+
+
+class Server:
+    """A running server, as a command asks it: one request after the other."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        transport: httpx2.BaseTransport | None = None,
+        timeout: httpx2.Timeout = TIMEOUT,
+    ) -> None:
+        self.target = target
+        self._http = httpx2.Client(**target.options(), timeout=timeout, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **params: Any) -> Any:
+        """What is at a path; parameters that are None are left out."""
+        return self.ask("GET", path, params=params)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, **headers: str) -> Any:
+        """Do something; headers are named with underscores."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.ask("POST", path, body=body, headers=named)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Change something."""
+        return self.ask("PATCH", path, body=body)
+
+    def delete(self, path: str, **params: Any) -> Any:
+        """Take something away."""
+        return self.ask("DELETE", path, params=params)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """One request; its answer as JSON values, or the error that it means."""
+        wanted = {name: value for name, value in (params or {}).items() if value is not None}
+        try:
+            response = self._http.request(method, path, params=wanted or None, json=body, headers=headers)
+        except httpx2.HTTPError as error:
+            raise translated(error, self.target.url) from error
+        return answer_of(response)
+
+    def ready(self) -> dict[str, Any]:
+        """Every check of the server by its name, and `status`: `ready`, or something else."""
+        try:
+            response = self._http.get(f"{self.target.url.rstrip('/')}/readyz")
+        except httpx2.HTTPError as error:
+            raise translated(error, self.target.url) from error
+        try:
+            found = response.json()
+        except ValueError:
+            raise _no_laneway(response) from None
+        checks = {name: str(value) for name, value in found.items() if name not in STANDARD}
+        is_ready = response.status_code < 400 and found.get("status") == "ready"
+        return {"status": "ready" if is_ready else "not ready", **checks}
+
+    def lines(self, path: str) -> Iterator[str]:
+        """An answer that is read line by line, while it comes."""
+        try:
+            with self._http.stream("GET", path) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise error_of(response)
+                yield from response.iter_lines()
+        except httpx2.HTTPError as error:
+            raise translated(error, self.target.url) from error
+
+    def page(self, path: str, *, limit: int, **params: Any) -> dict[str, Any]:
+        """The first `limit` things of a list, from as many pages as it takes; `next` is where the rest begins."""
+        items: list[Any] = []
+        cursor: Any = params.pop("after", None)
+        while True:
+            found = self.get(path, limit=min(PAGE, limit - len(items)), after=cursor, **params)
+            items += found["items"]
+            cursor = found.get("next")
+            if not cursor or len(items) >= limit:
+                return {**found, "items": items, "next": cursor}
+
+    def items(self, path: str, **params: Any) -> Iterator[Any]:
+        """All things of a list."""
+        cursor: Any = None
+        while True:
+            found = self.get(path, limit=PAGE, after=cursor, **params)
+            yield from found["items"]
+            cursor = found.get("next")
+            if not cursor:
+                return
+
+
+def answer_of(response: httpx2.Response) -> Any:
+    """The JSON values of an answer; raises the error that it carries."""
+    if response.status_code >= 400:
+        raise error_of(response)
+    if response.status_code == 204 or not response.content:
+        return {}
+    try:
+        return response.json()
+    except ValueError:
+        raise _no_laneway(response) from None
+
+
+def error_of(response: httpx2.Response) -> LanewayError:
+    """The error that an answer means: the one it was made from, or the nearest for its status."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or "detail" not in body:
+        return _no_laneway(response)
+    code, detail, hint = str(body.get("code", "")), str(body["detail"]), str(body.get("hint", ""))
+    kind = _kinds().get(code) or _nearest(response.status_code)
+    error = kind.__new__(kind)
+    error.args = (detail,)
+    facts = {name: value for name, value in body.items() if name not in STANDARD and name.isidentifier()}
+    error.__dict__.update({**facts, "message": detail, "hint": hint, "status": response.status_code})
+    return error
+
+
+def _kinds() -> dict[str, type[LanewayError]]:
+    found: dict[str, type[LanewayError]] = {}
+    waiting: list[type[LanewayError]] = [LanewayError]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if "code" in vars(kind):
+            found.setdefault(kind.code, kind)
+    return found
+
+
+def _nearest(status: int) -> type[LanewayError]:
+    exact = {
+        401: NotAuthenticatedError,
+        403: PermissionDeniedError,
+        404: NotFoundError,
+        409: ConflictError,
+        429: RateLimitedError,
+        451: DeniedError,
+        500: InternalError,
+    }
+    return exact.get(status) or (UnavailableError if status >= 500 else UsageError)
+
+
+def _no_laneway(response: httpx2.Response) -> LanewayError:
+    return TransportUnavailableError(
+        f"{response.request.url} answered {response.status_code} with something that is not from Laneway",
+        hint="is --url the address of a Laneway server?",
+        status=response.status_code,
+    )
+
+
+def translated(error: httpx2.HTTPError, url: str) -> LanewayError:
+    """What an error on the way to a server means."""
+    if isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
+        return UsageError(f"{url!r} cannot be asked: {error}", hint=f"for example {URL}")
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return TransportUnavailableError(
+            f"no server answers at {url} ({error})",
+            hint="start one with `laneway serve`, or name another with --url",
+            is_refused=True,
+        )
+    if isinstance(error, httpx2.TimeoutException):
+        return TransportUnavailableError(f"{url} did not answer in time", hint="look at its log, then try again")
+    return TransportUnavailableError(
+        f"the connection to {url} broke: {str(error) or type(error).__name__}", hint="try again"
+    )

@@ -1,0 +1,62 @@
+"""Completion of names by a shell: what a server knows, asked for a moment only. Nothing here ever fails."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import httpx2
+
+from laneway.cli.client import URL, Server, Target
+from laneway.cli.tables import line
+from laneway.errors import LanewayError
+
+__all__ = ("complete_approval", "complete_lane", "complete_message", "complete_run", "complete_session")
+
+TIMEOUT_S: Final = 0.7
+MOST: Final = 100
+
+
+def complete_session(incomplete: str) -> list[tuple[str, str]]:
+    """Session keys."""
+    return _matching(incomplete, ((item["session_key"], item.get("state", "")) for item in _items("/sessions")))
+
+
+def complete_message(incomplete: str) -> list[tuple[str, str]]:
+    """Messages that wait."""
+    return _matching(incomplete, ((item["message_id"], line(item["text"], 40)) for item in _items("/messages")))
+
+
+def complete_run(incomplete: str) -> list[tuple[str, str]]:
+    """Runs."""
+    return _matching(incomplete, ((item["run_id"], item["state"]) for item in _items("/runs")))
+
+
+def complete_lane(incomplete: str) -> list[tuple[str, str]]:
+    """Lanes."""
+    return _matching(incomplete, ((item["name"], f"{item['running']} run") for item in _items("/lanes")))
+
+
+def complete_approval(incomplete: str) -> list[tuple[str, str]]:
+    """Requests for approval."""
+    return _matching(incomplete, ((item["approval_id"], item["action"]) for item in _items("/approvals")))
+
+
+def _matching(incomplete: str, found: Any) -> list[tuple[str, str]]:
+    return [(name, note) for name, note in found if name.startswith(incomplete) and name.isprintable()]
+
+
+def _items(path: str, **params: Any) -> list[dict[str, Any]]:
+    environ = os.environ
+    target = Target(
+        url=environ.get("LANEWAY_URL") or URL,
+        token=environ.get("LANEWAY_TOKEN", ""),
+        workspace=environ.get("LANEWAY_WORKSPACE_NAME", ""),
+        tenant=environ.get("LANEWAY_TENANT", ""),
+    )
+    try:
+        with Server(target, timeout=httpx2.Timeout(TIMEOUT_S)) as server:
+            found = server.get(path, limit=MOST, **params)
+        return [item for item in found["items"] if isinstance(item, dict)]
+    except (LanewayError, KeyError, TypeError):
+        return []

@@ -1,0 +1,156 @@
+"""`laneway session`: the sessions of a workspace, what was said in them, how to stop one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+
+from laneway.cli.client import path_of
+from laneway.cli.completion import complete_session
+from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
+from laneway.cli.tables import ago, clean, console, errors, line, print_json, print_rows, say, table, to_json_line
+from laneway.errors import ConflictError
+from laneway.system import SystemClock
+
+if TYPE_CHECKING:
+    from laneway.cli.reach import Source
+
+__all__ = ("session_app",)
+
+session_app = typer.Typer(help="Sessions: what goes on in them, what was said, how to stop one.", no_args_is_help=True)
+
+SessionArgument = Annotated[str, typer.Argument(help="The session.", autocompletion=complete_session)]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")]
+
+
+@session_app.command("ls", cls=Reading)
+def ls(
+    ctx: typer.Context,
+    limit: LimitOption = 50,
+    active: Annotated[bool, typer.Option("--active", help="Only those where something runs or waits.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the sessions that have messages."""
+    found = read(ctx, lambda source: _list(source, limit, active=active))
+    if as_json:
+        print_json(found)
+        return
+    rows = [(each["session_key"], each["state"], each["waiting"] or "", each["run_id"]) for each in found["items"]]
+    more = f"There are more: --limit {limit * 4}." if found.get("next") else ""
+    print_rows(("*session", "state", ">waiting", "run"), rows, empty="There are no sessions yet.", note=more)
+
+
+def _list(source: Source, limit: int, *, active: bool) -> dict[str, Any]:
+    return source.page("/sessions", limit=limit, active=True if active else None)
+
+
+@session_app.command("show", cls=Reading)
+def show(
+    ctx: typer.Context,
+    session: SessionArgument,
+    limit: LimitOption = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one session: its state, its settings, what waits, and the last lines of its conversation."""
+
+    def work(source: Source) -> dict[str, Any]:
+        found: dict[str, Any] = source.get(path_of("sessions", session))
+        pending = source.get(path_of("sessions", session, "pending"))
+        history = source.get(path_of("sessions", session, "history"), limit=limit)
+        return {**found, "pending": pending["items"], "history": history["items"]}
+
+    found = read(ctx, work)
+    if as_json:
+        print_json(found)
+        return
+    run = f", run {found['run_id']}" if found.get("run_id") else ""
+    say(f"Session {line(session)} in workspace {found['workspace']}: {found['state']}{run}")
+    if found["settings"]:
+        values = (f"{name} {each['value']} ({each['origin']})" for name, each in found["settings"].items())
+        say(f"Queue: {', '.join(values)}", style="dim")
+    if found["pending"]:
+        print_waiting(found["pending"])
+    now_ms = SystemClock().wall_ms()
+    for entry in found["history"]:
+        who = entry["sender"] or entry["role"]
+        say(f"\n{line(who)}, {ago(entry['at_ms'], now_ms)}", style="bold")
+        say(entry["text"])
+
+
+def print_waiting(pending: list[dict[str, Any]]) -> None:
+    """Print what waits in a session."""
+    rows = [(each["position"], each["message_id"], each["disposition"], each["text"]) for each in pending]
+    console().print(table((">place", "message", "state", "*text"), rows))
+
+
+@session_app.command("export", cls=Reading)
+def export(
+    ctx: typer.Context,
+    session: SessionArgument,
+    target: Annotated[Path | None, typer.Argument(help="A new file; else standard output.", dir_okay=False)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
+) -> None:
+    """Write the whole transcript of a session as JSON lines, all conversations included."""
+    if target is not None and target.exists() and not overwrite:
+        raise ConflictError(f"{target} exists already", hint="choose another path, or say --overwrite")
+    path = path_of("sessions", session, "transcript")
+    count = read(ctx, lambda source: _write(source, path, target))
+    if target is not None:
+        say(f"{count:,} lines of {line(session)} were written to {target}")
+
+
+def _write(source: Source, path: str, target: Path | None) -> int:
+    """The lines of a transcript; a file appears whole or not at all."""
+    count = 0
+    if target is None:
+        for text in source.lines(path):
+            sys.stdout.write(f"{to_json_line(text)}\n")
+            count += 1
+        return count
+    part = target.with_name(f"{target.name}.part")
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} lines"))
+    try:
+        with (
+            part.open("w", encoding="utf-8", errors="backslashreplace") as file,
+            Progress(*columns, console=errors(), disable=not sys.stderr.isatty(), transient=True) as bar,
+        ):
+            task = bar.add_task(clean("Reading"), total=None)
+            for text in source.lines(path):
+                file.write(f"{text}\n")
+                count += 1
+                bar.update(task, completed=count)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+@session_app.command("stop", cls=Asking)
+def stop(
+    ctx: typer.Context,
+    session: SessionArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """End everything in a session: what waits, the run, its sub-agents."""
+    with asking(ctx) as server:
+        found = server.post(path_of("sessions", session, "stop"), {"reason": reason} if reason else None)
+    if as_json:
+        print_json(found)
+        return
+    waiting = found["waiting"] + found["debounced"]
+    parts = [
+        _counted(waiting, "waiting message"),
+        _counted(found["turns"], "run"),
+        _counted(found["children"], "sub-agent"),
+    ]
+    ended = ", ".join(part for part in parts if part)
+    say(f"Stopped: {ended}." if ended else "Nothing ran or waited there.")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}" if count else ""

@@ -1,0 +1,200 @@
+"""What a server answers, as errors of Laneway: the exit code is that of the error the server met."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from laneway.cli.client import Server, Target, path_of
+from laneway.errors import (
+    ConflictError,
+    InternalError,
+    LanewayError,
+    MailboxFullError,
+    MessageStateError,
+    NotAuthenticatedError,
+    NotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
+    TransportUnavailableError,
+    UnavailableError,
+    UnknownLaneError,
+    UnknownMessageError,
+    UnknownRunError,
+    UsageError,
+    reaction_to,
+)
+from laneway.gateway.problems import problem_of
+
+Handler = Callable[[httpx2.Request], httpx2.Response]
+
+
+def asked(handler: Handler, path: str = "/sessions", **target: Any) -> Any:
+    with Server(Target(**target), transport=httpx2.MockTransport(handler)) as server:
+        return server.get(path)
+
+
+def answering(status: int, body: Any, *, kind: str = "application/json") -> Handler:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return lambda request: httpx2.Response(status, content=content, headers={"content-type": kind})
+
+
+ERRORS = [
+    UnknownMessageError(message_id="msg-1"),
+    UnknownRunError("there is no run 'x'"),
+    UnknownLaneError(lane="qeury", suggestion="query"),
+    NotFoundError(what="session", name="s1"),
+    MessageStateError(message_id="msg-1", state="ran", call="hold"),
+    MailboxFullError(session_key="s1", cap=3),
+    RateLimitedError("too fast", retry_after_ms=500),
+    OverloadedError("too much", retry_after_ms=500),
+    NotAuthenticatedError("who?"),
+    PermissionDeniedError("no", right="operate"),
+    ConflictError("not now", hint="later"),
+    InternalError("slots do not add up"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_problem_becomes_the_error_it_was_made_from(error: LanewayError) -> None:
+    sent = problem_of(error)
+    with pytest.raises(type(error)) as caught:
+        asked(answering(sent.status_code, bytes(sent.body), kind="application/problem+json"))
+    assert str(caught.value) == str(error)
+    assert reaction_to(caught.value).exit_code == reaction_to(error).exit_code
+
+
+def test_the_facts_of_a_problem_are_attributes() -> None:
+    sent = problem_of(MailboxFullError(session_key="s1", cap=3))
+    with pytest.raises(MailboxFullError) as caught:
+        asked(answering(sent.status_code, bytes(sent.body)))
+    assert (caught.value.session_key, caught.value.cap) == ("s1", 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, UsageError),
+        (401, NotAuthenticatedError),
+        (403, PermissionDeniedError),
+        (404, NotFoundError),
+        (405, UsageError),
+        (409, ConflictError),
+        (413, UsageError),
+        (422, UsageError),
+        (429, RateLimitedError),
+        (500, InternalError),
+        (503, UnavailableError),
+    ],
+)
+def test_a_problem_with_a_new_code_is_known_by_its_status(status: int, kind: type[LanewayError]) -> None:
+    with pytest.raises(kind, match="of tomorrow"):
+        asked(answering(status, {"detail": "a thing of tomorrow", "code": "tomorrow", "status": status}))
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b'"no"', b"[]", b"{}", b"\xff"])
+def test_what_is_not_from_laneway_is_said_to_be_so(body: bytes) -> None:
+    with pytest.raises(TransportUnavailableError, match="not from Laneway"):
+        asked(answering(502, body))
+
+
+def test_a_page_that_answers_everything_is_no_laneway() -> None:
+    with pytest.raises(TransportUnavailableError, match="not from Laneway"):
+        asked(answering(200, b"<html>Welcome</html>", kind="text/html"))
+
+
+def refuse(request: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ConnectError("Connection refused", request=request)
+
+
+def hang(request: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ReadTimeout("slow", request=request)
+
+
+def cut(request: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ReadError("", request=request)
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"), [(refuse, "laneway serve"), (hang, "did not answer in time"), (cut, "ReadError")]
+)
+def test_trouble_on_the_way_names_the_address_and_the_way_out(handler: Handler, said: str) -> None:
+    with pytest.raises(TransportUnavailableError) as caught:
+        asked(handler, url="http://127.0.0.1:8420")
+    assert "http://127.0.0.1:8420" in str(caught.value)
+    assert said in str(caught.value)
+    assert reaction_to(caught.value).exit_code == 4
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "ftp://x", "http://", "http://[::1", "http://a:b"])
+def test_what_is_no_address_is_a_usage_error(url: str) -> None:
+    with pytest.raises(UsageError):
+        asked(answering(200, {}), url=url)
+
+
+@pytest.mark.parametrize("field", ["token", "tenant"])
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "schlüssel", "a\x00b", "\x1b[31m"])
+def test_nothing_but_plain_characters_goes_into_a_header(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match="plain characters"):
+        asked(answering(200, {}), **{field: value})
+
+
+def test_a_request_says_who_asks_and_about_what() -> None:
+    seen: list[httpx2.Request] = []
+
+    def handler(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(200, json={"items": []})
+
+    target = Target(url="http://127.0.0.1:8420/", token="t0", workspace="büro", tenant="ada")
+    with Server(target, transport=httpx2.MockTransport(handler)) as server:
+        server.get(path_of("sessions", "a/b ?#ü"), limit=3, after=None)
+    request = seen[0]
+    assert request.headers["authorization"] == "Bearer t0"
+    assert request.headers["laneway-tenant"] == "ada"
+    assert request.url.raw_path == b"/v1/sessions/a%2Fb%20%3F%23%C3%BC?workspace=b%C3%BCro&limit=3"
+
+
+def test_no_proxy_stands_between_a_command_and_this_machine() -> None:
+    assert Target(url="http://127.0.0.1:8420").options()["trust_env"] is False
+    assert Target(url="http://[::1]:8420").options()["trust_env"] is False
+    assert Target(url="http://localhost:8420").options()["trust_env"] is False
+    assert Target(url="https://lanes.example").options()["trust_env"] is True
+
+
+def test_a_list_is_read_page_by_page_until_there_is_enough() -> None:
+    asked_for: list[str] = []
+
+    def handler(request: httpx2.Request) -> httpx2.Response:
+        after = int(request.url.params.get("after") or 0)
+        limit = int(request.url.params["limit"])
+        asked_for.append(f"{after}+{limit}")
+        numbers = list(range(after + 1, min(after + limit, 450) + 1))
+        return httpx2.Response(200, json={"items": numbers, "next": str(numbers[-1]) if numbers[-1] < 450 else None})
+
+    with Server(Target(), transport=httpx2.MockTransport(handler)) as server:
+        assert server.page("/runs", limit=250)["items"] == list(range(1, 251))
+        assert server.page("/runs", limit=250)["next"] == "250"
+        assert list(server.items("/runs")) == list(range(1, 451))
+    assert asked_for[:2] == ["0+200", "200+50"]
+
+
+def test_readiness_is_told_with_every_check() -> None:
+    problem = {
+        "status": 503,
+        "detail": "store: gone",
+        "code": "not_ready",
+        "server": "ok",
+        "store": "gone",
+        "work": "ok",
+    }
+    with Server(Target(), transport=httpx2.MockTransport(answering(503, problem))) as server:
+        assert server.ready() == {"status": "not ready", "server": "ok", "store": "gone", "work": "ok"}
+    fine = {"status": "ready", "server": "ok"}
+    with Server(Target(), transport=httpx2.MockTransport(answering(200, fine))) as server:
+        assert server.ready() == fine
