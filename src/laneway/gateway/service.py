@@ -11,11 +11,11 @@ from laneway.agent.host import THREADS_MAX
 from laneway.agent.subagents import is_child_id
 from laneway.config import lanes_options
 from laneway.errors import (
-    ClosedError,
     ConfigError,
     InvalidMessageError,
     LanewayError,
     NotFoundError,
+    UnavailableError,
     UnknownMessageError,
     UnknownRunError,
 )
@@ -142,9 +142,9 @@ class Gateway:
             raise problems[0]
 
     def check_open(self) -> None:
-        """Refuse callers before opening and after closing."""
+        """Refuse callers before opening and after closing: another process, or the next one, may answer."""
         if not self.is_open:
-            raise ClosedError(opened=True, what="gateway")
+            raise UnavailableError("the gateway is not open, or is being stopped", hint="try again in a moment")
 
     # ---- finding things ----
 
