@@ -83,16 +83,16 @@ def test_what_it_does_not_know_is_a_usage_error(arguments: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_tour_ends_by_itself_with_the_proof() -> None:
-    done = run(LANEWAY, "tour", "--fast")
+def test_the_tour_of_the_lanes_ends_by_itself_with_the_proof() -> None:
+    done = run(LANEWAY, "tour", "lanes", "--fast")
     assert (done.returncode, done.stderr) == (0, "")
     assert "1/7 Lanes, widths, priorities" in done.stdout
     assert "7/7 Drain" in done.stdout
     assert "✓ Nothing lost: " in done.stdout.splitlines()[-1]
 
 
-def test_the_tour_as_json() -> None:
-    done = run(LANEWAY, "tour", "--fast", "--json")
+def test_the_tour_of_the_lanes_as_json() -> None:
+    done = run(LANEWAY, "tour", "lanes", "--fast", "--json")
     assert done.returncode == 0
     summary = json.loads(done.stdout)
     assert summary["proof"]["holds"] is True
@@ -100,8 +100,8 @@ def test_the_tour_as_json() -> None:
     assert len(summary["findings"]) == 7
 
 
-def test_the_tour_draws_on_a_terminal_and_leaves_it_as_it_was() -> None:
-    code, shown = run_on_terminal(LANEWAY, "tour", "--fast")
+def test_the_tour_of_the_lanes_draws_on_a_terminal_and_leaves_it_as_it_was() -> None:
+    code, shown = run_on_terminal(LANEWAY, "tour", "lanes", "--fast")
     assert code == 0
     assert "\x1b[?1049h" in shown  # the alternate screen, and back
     assert shown.rindex("\x1b[?1049l") > shown.rindex("\x1b[?1049h")
@@ -110,9 +110,9 @@ def test_the_tour_draws_on_a_terminal_and_leaves_it_as_it_was() -> None:
     assert "Nothing lost" in shown[shown.rindex("\x1b[?1049l") :]
 
 
-def test_interrupting_the_tour_is_quiet() -> None:
+def test_interrupting_the_tour_of_the_lanes_is_quiet() -> None:
     process = subprocess.Popen(
-        [LANEWAY, "tour"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [LANEWAY, "tour", "lanes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
     while "submitted" not in process.stdout.readline():

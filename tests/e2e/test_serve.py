@@ -214,7 +214,7 @@ def test_https_by_two_files(tmp_path: Path) -> None:
     (tmp_path / "laneway.yaml").write_text("gateway: {tls_certificate: certificate.pem, tls_key: key.pem}\n")
     with server_process(tmp_path, "--config", "laneway.yaml") as server:
         assert server.url.startswith("https://127.0.0.1:")
-        code, _ = server.call("GET", "/openapi.json", trust=str(tmp_path / "authority.pem"))
+        code, _ = server.call("GET", "/healthz", trust=str(tmp_path / "authority.pem"))
         assert code == 200
         assert server.stop() == 0
 
@@ -280,6 +280,6 @@ def test_a_client_that_hangs_up_does_not_end_the_server(tmp_path: Path) -> None:
         for _ in range(5):
             with socket.create_connection(("127.0.0.1", port)) as rude:
                 rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                rude.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 20)
-        assert server.call("GET", "/openapi.json")[0] == 200
+                rude.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 20)
+        assert server.call("GET", "/healthz")[0] == 200
         assert server.stop() == 0

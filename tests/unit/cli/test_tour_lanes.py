@@ -1,4 +1,4 @@
-"""The tour: its view fits the terminal, its numbers are those of the lanes, its proof can fail."""
+"""The tour of the lanes: its view fits the terminal, its numbers are those of the lanes, its proof can fail."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from laneway.cli.tour import Proof
 from laneway.cli.tour_chapters import CHAPTERS
+from laneway.cli.tour_lanes import Proof
 from laneway.cli.tour_stage import Ledger, Stage
 from laneway.cli.tour_view import event_line, frame, summary_table
 from laneway.events import EventsMissed, JobCompleted, JobStarted, LaneClosed
