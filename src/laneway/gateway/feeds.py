@@ -35,9 +35,8 @@ __all__ = ("ENDED", "Feed", "Marked", "Pace", "Past", "Place", "RunFeed", "Sessi
 
 ENDED: Final = "ended"
 END_MARK: Final = "end"
-ROWS_MAX: Final = 20_000  # rows of the past that are in memory at once, whatever the number of sessions
+ROWS_MAX: Final = 20_000
 PAGE: Final = 1_000
-PAGE_LEAST: Final = 20
 REPLAY_MAX: Final = 10_000
 ID_MAX: Final = 2**63 - 1
 
@@ -100,10 +99,14 @@ def round_of(last_event_id: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a feed goes on: after how much silence it says so, and whether it follows what happens at all."""
+    """How a feed goes on: after how much silence it says so, and whether it follows what happens at all.
+
+    `rows_max` is how many rows of the past may be in memory at once, whatever the number of sessions.
+    """
 
     heartbeat_ms: int
     follow: bool = True
+    rows_max: int = ROWS_MAX
 
 
 def watch(settings: GatewaySettings, caller: Caller, workspace: Workspace, session: str | None) -> Watcher:
@@ -163,7 +166,8 @@ class SessionFeed(Feed):
             yield [self._gap(str(place.after))]
         elif place.after is not None:
             store = self.workspace.inbox.engine.store
-            past = Past(store.history, self.workspace.owner(watcher.tenant, watcher.session or ""))
+            owner = self.workspace.owner(watcher.tenant, watcher.session or "")
+            past = Past(store.history, owner, rows_max=self._pace.rows_max)
             async for page in past.pages(place.after, watcher.since, newest=place.newest):
                 yield [_marked(frame) for frame in page]
         held = [frame for frame in watcher.take() if not frame.run_id]  # what runs have told is part of `so_far`
@@ -293,9 +297,10 @@ def _open_round(session: AsyncSession, run_id: str, done: int) -> list[Frame]:
 class Past:
     """What the store has of the events of one session, or of all sessions of a tenant (an empty key)."""
 
-    def __init__(self, history: History, owner: Owner) -> None:
+    def __init__(self, history: History, owner: Owner, *, rows_max: int = ROWS_MAX) -> None:
         self._history = history
         self._owner = owner
+        self._rows_max = rows_max
 
     async def pages(self, after: int, until: int, *, newest: int | None = None) -> AsyncIterator[list[Frame]]:
         """The events with numbers above `after` and up to `until`, in order; `newest`: only the last so many."""
@@ -328,7 +333,7 @@ class Past:
     async def _pages(self, after: int, until: int) -> AsyncIterator[list[EventRow]]:
         """Rows in the order of their numbers. A session whose page was full bounds how far the others may go."""
         unread = dict.fromkeys(await self._owners(), after)
-        limit = max(PAGE_LEAST, min(PAGE, ROWS_MAX // max(1, len(unread))))
+        limit = max(1, min(PAGE, self._rows_max // max(1, len(unread))))
         held: list[EventRow] = []
         bounds: dict[Owner, int] = {}  # of the sessions that have more
         while unread:
