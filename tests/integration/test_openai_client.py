@@ -379,6 +379,16 @@ async def test_a_second_try_never_takes_the_answer_of_somebody_who_waits(tmp_pat
         assert (await first).json()["choices"][0]["message"]["content"] == "one"
 
 
+async def test_a_response_in_the_background_that_was_told_is_not_taken_for_a_second_try(tmp_path: Path) -> None:
+    gate = Gate()
+    async with clients(tmp_path, script=[[gate], [gate]], text=WIDE) as (client, _):
+        first = await client.responses.create(model="laneway", input="hello", background=True)
+        retry = {"x-stainless-retry-count": "1"}
+        second = await client.responses.create(model="laneway", input="hello", background=True, extra_headers=retry)
+        gate.opened.set()
+        assert first.id != second.id
+
+
 # ---- the end of listening ----
 
 

@@ -94,7 +94,7 @@ async def ask(
             old = Receipt(message_id=found[1], disposition=MessageState.QUEUED)
             return Asked(gateway, workspace, caller, key=found[0], receipt=old, retries=retries, print_=print_)
     fresh = gateway.env.ids.new_id("ask")
-    own = fresh if given is None else hashlib.sha256(f"{caller.name}\0{given}".encode()).hexdigest()[:32]
+    own = fresh if given is None else hashlib.sha256(f"{caller.token_id}\0{given}".encode()).hexdigest()[:32]
     where = f"openai:{own}" if key is None else key
     receipt = await gateway.submit(
         workspace,

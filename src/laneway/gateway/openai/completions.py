@@ -17,7 +17,7 @@ from laneway.agent.results import RunResult
 from laneway.errors import LanewayError
 from laneway.gateway.deps import CallerOf, GatewayOf
 from laneway.gateway.openai.asking import Asked, Beat, Piece, ask
-from laneway.gateway.openai.errors import ErrorBody, OpenAIRoute, error_of, json_bytes
+from laneway.gateway.openai.errors import ERRORS, OpenAIRoute, error_of, json_bytes
 from laneway.gateway.openai.models import named
 from laneway.gateway.openai.requests import ChatRequest, check_chat, ignored
 from laneway.gateway.openai.streaming import EVENT_STREAM, PieceResponse
@@ -25,7 +25,7 @@ from laneway.gateway.openai.translation import compose, said_in_chat
 
 __all__ = ("SESSION_HEADER", "STREAM", "router")
 
-router = APIRouter(tags=["openai"], route_class=OpenAIRoute, responses={"default": {"model": ErrorBody}})
+router = APIRouter(tags=["openai"], route_class=OpenAIRoute, responses=ERRORS)
 
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {

@@ -19,9 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from laneway.errors import LanewayError, NotFoundError, UnavailableError, describe, reaction_to, text_of
-from laneway.gateway.problems import problem_of
+from laneway.gateway.problems import PROBLEM_JSON, problem_of
 
 __all__ = (
+    "ERRORS",
     "ErrorBody",
     "ModelNotFoundError",
     "OpenAIRoute",
@@ -57,6 +58,15 @@ class ErrorBody(BaseModel):
     """An error, as clients of OpenAI read it."""
 
     error: ErrorObject
+
+
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {
+        "model": ErrorBody,
+        "description": "An error in OpenAI's shape; what is refused at the door of the server is problem details.",
+        "content": {PROBLEM_JSON: {"schema": {"type": "object"}}},
+    }
+}
 
 
 class ModelNotFoundError(NotFoundError):

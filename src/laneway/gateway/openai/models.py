@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from laneway.gateway.deps import CallerOf, GatewayOf
-from laneway.gateway.openai.errors import ErrorBody, ModelNotFoundError, OpenAIRoute
+from laneway.gateway.openai.errors import ERRORS, ModelNotFoundError, OpenAIRoute
 from laneway.gateway.service import Gateway
 from laneway.gateway.workspaces import Workspace
 
@@ -17,7 +17,7 @@ __all__ = ("model_of", "named", "router")
 MODEL: Final = "laneway"
 CREATED: Final = 1_767_225_600  # agents have no birthday that would mean anything to a client: 2026-01-01
 
-router = APIRouter(tags=["openai"], route_class=OpenAIRoute, responses={"default": {"model": ErrorBody}})
+router = APIRouter(tags=["openai"], route_class=OpenAIRoute, responses=ERRORS)
 
 
 class ModelObject(BaseModel):

@@ -20,7 +20,7 @@ from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf
 from laneway.gateway.openai.asking import Asked, ask, retries_of
 from laneway.gateway.openai.completions import GONE, SESSION_HEADER, STREAM
-from laneway.gateway.openai.errors import ErrorBody, OpenAIRoute, json_bytes
+from laneway.gateway.openai.errors import ERRORS, OpenAIRoute, json_bytes
 from laneway.gateway.openai.models import model_of, named
 from laneway.gateway.openai.requests import ResponseRequest, check_response, ignored
 from laneway.gateway.openai.response_events import ResponseEvents
@@ -35,7 +35,7 @@ from laneway.rows import MessageRow
 
 __all__ = ("router",)
 
-router = APIRouter(tags=["openai"], route_class=OpenAIRoute, responses={"default": {"model": ErrorBody}})
+router = APIRouter(tags=["openai"], route_class=OpenAIRoute, responses=ERRORS)
 
 PREFIX: Final = "resp_"
 CANCEL_WAIT_S: Final = 5
@@ -69,7 +69,13 @@ async def create(
     reply = _Reply(asked, gateway, body)
     if body.stream:
         return PieceResponse(reply.events(), headers)
-    if not body.background and await asked.answered(request) is None:
+    if body.background:
+        with asked.retries.serving(asked.print, asked.key, asked.message_id) as delivery:
+            begun = await reply.now()
+            if not await request.is_disconnected():
+                delivery.done()
+        return _json(begun, headers)
+    if await asked.answered(request) is None:
         return Response(status_code=GONE)
     return _json(await reply.now(), headers)
 

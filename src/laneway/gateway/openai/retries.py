@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from laneway.mail import Message
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Retries", "fingerprint", "is_retry")
 
-LEFT_MAX: Final = 10_000
+T = TypeVar("T")
+
+KEPT_MAX: Final = 10_000
 CHANNEL: Final = "openai"
 
 
@@ -48,6 +50,7 @@ class Retries:
     def __init__(self) -> None:
         self._served: Counter[str] = Counter()
         self._left: OrderedDict[str, tuple[str, str]] = OrderedDict()  # by fingerprint: session key, message id
+        self._told: OrderedDict[str, None] = OrderedDict()  # messages whose sender has got what it asked for
 
     @contextlib.contextmanager
     def serving(self, print_: str, key: str, message_id: str) -> Iterator[Delivery]:
@@ -60,11 +63,10 @@ class Retries:
             self._served[message_id] -= 1
             if not self._served[message_id]:
                 del self._served[message_id]
-            if not delivery.is_done and print_:
-                self._left[print_] = (key, message_id)
-                self._left.move_to_end(print_)
-                if len(self._left) > LEFT_MAX:
-                    self._left.popitem(last=False)
+            if delivery.is_done:
+                _add(self._told, message_id, None)
+            elif print_:
+                _add(self._left, print_, (key, message_id))
 
     def find(self, print_: str, tenant: str, workspace: Workspace) -> tuple[str, str] | None:
         """The session key and the id of the message that an earlier try has sent."""
@@ -72,9 +74,18 @@ class Retries:
         if left is not None:
             return left
         for item in workspace.inbox.engine.kernel.items.values():  # also what an earlier process has taken
-            if item.owner.tenant == tenant and not self._served[item.id] and _is_of(item.message, print_):
+            if item.id in self._served or item.id in self._told:
+                continue
+            if item.owner.tenant == tenant and _is_of(item.message, print_):
                 return item.owner.session, item.id
         return None
+
+
+def _add(table: OrderedDict[str, T], name: str, value: T) -> None:
+    table[name] = value
+    table.move_to_end(name)
+    if len(table) > KEPT_MAX:
+        table.popitem(last=False)
 
 
 class Delivery:
