@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 
@@ -126,7 +127,7 @@ def scope_of(path: str, headers: dict[str, str] | None = None) -> dict[str, Any]
         "http_version": "1.1",
         "method": "GET",
         "scheme": "http",
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "root_path": "",
@@ -155,5 +156,87 @@ async def listening(app: App, path: str, headers: dict[str, str] | None = None) 
         yield ear
     finally:
         ear.leave()
+        async with asyncio.timeout(5):
+            await task
+
+
+class Talk:
+    """A WebSocket from the side of the client."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.accepted: MutableMapping[str, Any] | None = None
+        self.denied: int = 0
+        self.problem: Any = None
+        self.closed: tuple[int, str] | None = None
+        self._inbox: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._inbox.put_nowait({"type": "websocket.connect"})
+        self._taken = 0
+        self._more = asyncio.Event()
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """For the application."""
+        return await self._inbox.get()
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """For the application."""
+        match message["type"]:
+            case "websocket.accept":
+                self.accepted = message
+            case "websocket.send":
+                self.said.append(json.loads(message["text"]))
+            case "websocket.close":
+                self.closed = (message["code"], message.get("reason") or "")
+                self._inbox.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
+            case "websocket.http.response.start":
+                self.denied = message["status"]
+            case "websocket.http.response.body":
+                self.problem = json.loads(message["body"])
+            case other:
+                raise AssertionError(f"nobody says {other!r} on a WebSocket")
+        self._more.set()
+
+    def say(self, said: Any) -> None:
+        """Send an object as JSON, text as it is, or bytes."""
+        if isinstance(said, bytes):
+            self._inbox.put_nowait({"type": "websocket.receive", "bytes": said})
+        else:
+            text = said if isinstance(said, str) else json.dumps(said)
+            self._inbox.put_nowait({"type": "websocket.receive", "text": text})
+
+    def leave(self) -> None:
+        """Close it from here."""
+        self._inbox.put_nowait({"type": "websocket.disconnect", "code": 1000})
+
+    async def until(self, is_there: Callable[[Talk], bool]) -> None:
+        """Wait until something has come."""
+        while not is_there(self):
+            self._more.clear()
+            await self._more.wait()
+
+    async def next(self, *events: str) -> dict[str, Any]:
+        """The next thing that is said, of one of these kinds if they are given."""
+        while True:
+            await self.until(lambda talk: len(talk.said) > self._taken)
+            said = self.said[self._taken]
+            self._taken += 1
+            if not events or said["event"] in events:
+                return said
+
+
+@contextlib.asynccontextmanager
+async def talking(
+    app: App, path: str, headers: dict[str, str] | None = None, *, protocols: tuple[str, ...] = ()
+) -> AsyncIterator[Talk]:
+    """An open WebSocket, or one that was refused; the client leaves at the end, and the application must notice."""
+    talk = Talk()
+    scope = {**scope_of(path, headers), "type": "websocket", "scheme": "ws", "subprotocols": list(protocols)}
+    scope["extensions"] = {"websocket.http.response": {}}
+    task = asyncio.get_running_loop().create_task(app(scope, talk.receive, talk.send))
+    try:
+        await talk.until(lambda each: each.accepted is not None or each.problem is not None or each.closed is not None)
+        yield talk
+    finally:
+        talk.leave()
         async with asyncio.timeout(5):
             await task
