@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from laneway import __version__
 from laneway.gateway import guard, health, problems
 from laneway.gateway.observed import Observed
-from laneway.gateway.routes import ROUTERS
+from laneway.gateway.routes import ROUTERS, page
 from laneway.gateway.service import Gateway
 from laneway.gateway.views import describe
 
@@ -42,6 +42,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     guard.install(app, gateway)
     app.add_middleware(Observed, gateway=gateway)  # the outermost: what the guard refuses is counted, too
     app.include_router(health.router)
+    page.install(app)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     describe(app)

@@ -188,7 +188,9 @@ function placeRun(run, messages) {
   const nodes = (messages || []).map((id) => messageOf(id).node);
   if (nodes.length && !run.placed) {
     run.placed = true;
-    keepAtEnd(() => nodes[nodes.length - 1].after(run.node));
+    let last = nodes[nodes.length - 1]; // and behind the runs over it that were cut off
+    while (last.nextElementSibling && last.nextElementSibling.classList.contains("assistant")) last = last.nextElementSibling;
+    if (last !== run.node) keepAtEnd(() => last.after(run.node));
   }
   return run;
 }

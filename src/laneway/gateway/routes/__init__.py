@@ -4,8 +4,48 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from laneway.gateway.routes import events, messages
+from laneway.gateway.channels import routes as channels
+from laneway.gateway.openai import completions, models, responses
+from laneway.gateway.routes import (
+    approvals,
+    audit,
+    configuration,
+    dead_letters,
+    events,
+    lanes,
+    ledger,
+    limits,
+    messages,
+    page,
+    runs,
+    schedules,
+    sessions,
+    socket,
+    tasks,
+    tokens,
+)
 
 __all__ = ("ROUTERS",)
 
-ROUTERS: tuple[APIRouter, ...] = (messages.router, events.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    messages.router,
+    events.router,
+    socket.router,
+    page.router,
+    completions.router,
+    responses.router,
+    models.router,
+    tokens.router,
+    audit.router,
+    sessions.router,
+    runs.router,
+    ledger.router,
+    lanes.router,
+    limits.router,
+    tasks.router,
+    dead_letters.router,
+    approvals.router,
+    schedules.router,
+    configuration.router,
+    channels.router,
+)
