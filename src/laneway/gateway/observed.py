@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Observed", "Observer")
 
+_log = logging.getLogger("laneway.gateway")
 _access = logging.getLogger("laneway.access")
 
 SLICE: Final = 500  # lanes and sessions that are looked at in one go, before others get their turn
@@ -48,16 +49,18 @@ class Observer:
 
     def __init__(self, gateway: Gateway, environ: Mapping[str, str], *, tracing: Tracing | None = None) -> None:
         self._gateway = gateway
+        self._environ = environ
         self._now = gateway.env.clock.monotonic_ms
         self.metrics = Metrics(self._now)
-        self.tracing = tracing or open_tracing(gateway.settings.otel_endpoint, environ)
+        self.tracing = tracing
         self.queue_log = QueueLog()
         self.moved_at = self._now()
         """When something last started or went on."""
         self._used: dict[str, Usage] = {}  # by run: what was counted of it
 
     def attach(self) -> None:
-        """Begin to listen."""
+        """Begin to listen, and to make spans if they are configured."""
+        self.tracing = self.tracing or open_tracing(self._gateway.settings.otel_endpoint, self._environ)
         self.moved_at = self._now()
         for workspace in self._gateway.workspaces.values():
             workspace.inbox.engine.listen(functools.partial(self._on_mail_event, workspace))
@@ -78,6 +81,18 @@ class Observer:
     # ---- what happens ----
 
     def _on_mail_event(self, workspace: Workspace, event: Event) -> None:
+        try:
+            self._see_mail(workspace, event)
+        except Exception:  # noqa: BLE001 - whoever looks on must not cost a turn
+            _log.warning("event %s could not be observed", event.type, exc_info=True)
+
+    def _on_agent_event(self, workspace: Workspace, owner: Owner, event: AgentEvent) -> None:
+        try:
+            self._see_run(workspace, owner, event)
+        except Exception:  # noqa: BLE001 - the same
+            _log.warning("event %s could not be observed", event.event_type, exc_info=True)
+
+    def _see_mail(self, workspace: Workspace, event: Event) -> None:
         self.metrics.on_mail_event(event)
         self.queue_log.on_mail_event(event)
         if isinstance(event, TurnStarted):
@@ -86,7 +101,7 @@ class Observer:
         if self.tracing is not None:
             self.tracing.on_mail_event(event, functools.partial(_trace_in, workspace))
 
-    def _on_agent_event(self, workspace: Workspace, owner: Owner, event: AgentEvent) -> None:
+    def _see_run(self, workspace: Workspace, owner: Owner, event: AgentEvent) -> None:
         self.moved_at = self._now()
         if event.ephemeral and self.tracing is None and not isinstance(event, SubagentProgressEvent):
             return  # a piece of text: there are many

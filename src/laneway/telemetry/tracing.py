@@ -50,6 +50,8 @@ __all__ = ("Tracing", "open_tracing")
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+PATIENCE: Final = "OTEL_EXPORTER_OTLP_TIMEOUT"
+PATIENCE_S: Final = 3
 CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 RUNS_MAX: Final = 10_000
 TEXT_MAX: Final = 10_000
@@ -85,9 +87,8 @@ ANSWERED: Final = (
 
 def open_tracing(endpoint: str, environ: Mapping[str, str], *, version: str = "") -> Tracing | None:
     """Spans that go to a collector by OTLP over HTTP; None unless an endpoint is configured, here or by variables."""
-    if not (endpoint or environ.get(ENDPOINT) or environ.get(TRACES_ENDPOINT)):
-        return None
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    address = _address(endpoint, environ)
+    if not address or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -101,12 +102,20 @@ def open_tracing(endpoint: str, environ: Mapping[str, str], *, version: str = ""
             value=endpoint,
             hint="pip install 'laneway[otel]'",
         ) from None
-    if endpoint and not endpoint.rstrip("/").endswith(PATH):
-        endpoint = endpoint.rstrip("/") + PATH
     facts = {"service.name": environ.get("OTEL_SERVICE_NAME") or "laneway", "service.version": version}
     provider = TracerProvider(resource=Resource.create(facts), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint or None)))
+    patience = None if environ.get(PATIENCE) else PATIENCE_S  # a server that stops waits no longer for its collector
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=address, timeout=patience)))
     return Tracing(provider, content=environ.get(CONTENT, "").strip().lower() == "true")
+
+
+def _address(endpoint: str, environ: Mapping[str, str]) -> str:
+    """Where spans go: what is configured for spans alone is the whole address, all else is what it begins with."""
+    exact = environ.get(TRACES_ENDPOINT, "").strip()
+    if exact and not endpoint:
+        return exact
+    found = (endpoint or environ.get(ENDPOINT, "")).strip().rstrip("/")
+    return found if not found or found.endswith(PATH) else found + PATH
 
 
 @dataclass(slots=True)

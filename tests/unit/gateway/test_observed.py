@@ -174,6 +174,22 @@ async def test_tokens_and_tools_of_a_run_and_of_its_sub_agents_are_counted_once(
         assert gateway.observer._used == {}  # noqa: SLF001 - nothing is kept of a run that has ended
 
 
+async def test_an_observer_that_fails_costs_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway_in(tmp_path, store=MemoryStore()) as gateway:
+
+        def broken(event: Any) -> None:
+            raise ValueError("broken")
+
+        monkeypatch.setattr(gateway.observer.metrics, "on_mail_event", broken)
+        monkeypatch.setattr(gateway.observer.metrics, "on_agent_event", broken)
+        receipt = await gateway.submit(gateway.default, LOCAL, "s", "hello")
+        final = await gateway.default.inbox.wait(receipt.message_id)
+        assert final.answer == "You said: hello"
+        assert "event message.accepted could not be observed" in caplog.text
+
+
 async def test_the_waits_of_lanes_that_are_gone_are_still_counted(tmp_path: Path) -> None:
     async with gateway_in(tmp_path, store=MemoryStore(), sessions_max=1) as gateway:
         last = 0.0

@@ -216,6 +216,21 @@ def test_there_are_no_spans_unless_an_endpoint_is_configured() -> None:
     assert open_tracing("http://127.0.0.1:9", {"OTEL_SDK_DISABLED": "true"}) is None
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "environ", "address"),
+    [
+        ("http://c:4318", {}, "http://c:4318/v1/traces"),
+        ("http://c:4318/v1/traces/", {}, "http://c:4318/v1/traces"),
+        ("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c/otlp/"}, "http://c/otlp/v1/traces"),
+        ("", {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/in"}, "http://c/in"),
+        ("http://d", {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/in"}, "http://d/v1/traces"),
+        ("", {"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, ""),
+    ],
+)
+def test_spans_go_where_the_settings_or_the_variables_say(endpoint: str, environ: dict[str, str], address: str) -> None:
+    assert tracing._address(endpoint, environ) == address  # noqa: SLF001 - nothing else tells it
+
+
 async def test_an_endpoint_makes_an_exporter_and_closing_it_leaves_no_thread() -> None:
     opened = open_tracing("http://127.0.0.1:9", {})
     assert isinstance(opened, Tracing)
