@@ -31,7 +31,10 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 class ServerProcess:
     """A running server. `lines` is what it has written on standard output so far."""
 
-    def __init__(self, command: list[str], folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, env: Mapping[str, str], *, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._patience_s = patience_s
         self.process = subprocess.Popen(
             command, cwd=folder, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -58,7 +61,7 @@ class ServerProcess:
     @property
     def url(self) -> str:
         """Its address, when it is ready."""
-        assert self._ready.wait(PATIENCE_S), "it does not get ready"
+        assert self._ready.wait(self._patience_s), "it does not get ready"
         found = [line for line in self.lines if line.startswith(READY)]
         assert found, f"it ended: {self.errors}"
         return found[0].removeprefix(READY)

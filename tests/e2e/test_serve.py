@@ -88,10 +88,15 @@ def test_a_run_that_does_not_end_in_time_goes_on_after_the_restart(tmp_path: Pat
 def test_a_run_that_ends_in_time_is_waited_for(tmp_path: Path) -> None:
     workspace(tmp_path)
     with server_process(tmp_path) as server:
-        server.send("a", WAIT_THEN_WRITE.format(seconds=1))
+        sent = server.send("a", WAIT_THEN_WRITE.format(seconds=1))
         time.sleep(0.2)
         assert server.stop() == 0
         assert is_done(tmp_path)
+    with server_process(tmp_path) as server:
+        _, message = server.call("GET", f"/v1/messages/{sent['message_id']}")
+        assert message["outcome"] == "succeeded"
+        assert server.stop() == 0
+    assert is_done(tmp_path)  # and not a second time
 
 
 def test_a_second_signal_ends_it_at_once_and_the_run_goes_on_later(tmp_path: Path) -> None:
