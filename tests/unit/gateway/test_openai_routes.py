@@ -80,6 +80,11 @@ async def test_fields_without_effect_are_named_in_a_header(tmp_path: Path) -> No
         given_ = {"model": "laneway", "input": "x", "instructions": "y", "conversation": "c", "metadata": {"a": "b"}}
         other = await stage.client.post(PATHS[1], json=given_)
         assert other.headers["laneway-ignored"] == "instructions, metadata"
+        system = [{"role": "system", "content": "be brief"}, *CHAT["messages"]]
+        alone = await stage.client.post(PATHS[0], json={**CHAT, "messages": system})
+        session = await stage.client.post(PATHS[0], json={**CHAT, "messages": system, "user": "anna"})
+        assert "laneway-ignored" not in alone.headers
+        assert session.headers["laneway-ignored"] == "messages.system"
 
 
 async def test_a_retry_count_that_is_none_is_no_retry(tmp_path: Path) -> None:
@@ -173,3 +178,12 @@ def test_the_last_item_of_a_response_is_its_answer() -> None:
         status="failed", response_id="resp_m", created_at=1, model="laneway", session="s", error="no"
     )
     assert made["error"] == {"code": "server_error", "message": "no"}
+
+
+@pytest.mark.parametrize("key", [" a ", "ä", "a:b@c.d", "%0d%0a"])
+async def test_a_key_goes_into_a_header_only_if_it_can(tmp_path: Path, key: str) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        answer = await stage.client.post(PATHS[0], json={**CHAT, "user": key})
+        assert answer.status_code == 200
+        assert answer.headers.get("laneway-session", key) == key
+        assert await stage.gateway.default.inbox.sessions() == [key]

@@ -153,7 +153,7 @@ class Asked:
     def headers(self, ignored: list[str]) -> dict[str, str]:
         """Where the message is, and what of the request had no effect."""
         headers = {"Laneway-Message": self.message_id, "Cache-Control": "no-store"}
-        if self.key.isascii():
+        if self.key.isascii() and self.key == self.key.strip():
             headers["Laneway-Session"] = self.key
         if ignored:
             headers[IGNORED] = ", ".join(ignored)

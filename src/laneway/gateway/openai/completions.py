@@ -100,14 +100,16 @@ async def complete(
     check_chat(body)
     workspace = named(gateway, body.model)
     key = session or body.user or None
-    said = compose(said_in_chat(body.messages), in_session=key is not None, param="messages")
+    told = said_in_chat(body.messages)
+    said = compose(told, in_session=key is not None, param="messages")
     asked = await ask(request, gateway, workspace, caller, key=key, said=said)
     facts: dict[str, Any] = {
         "id": f"chatcmpl-{asked.message_id}",
         "created": gateway.env.clock.wall_ms() // 1000,
         "model": body.model,
     }
-    headers = asked.headers(ignored(body))
+    unheard = key is not None and any(each.role == "system" for each in told)  # a session has those of its agent
+    headers = asked.headers([*ignored(body), *(["messages.system"] if unheard else [])])
     if body.stream:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
         stream = _chunks(asked, facts, with_usage=with_usage)
