@@ -39,7 +39,8 @@ class Caller:
     """Somebody who was let in. `tenant` is whose things this request is about; `sees_all`: it may choose that.
 
     `views` is the right to look at what all tenants share (lanes, limits, settings) without being an operator: only
-    a caller on the machine itself has it, and only while the gateway has no tokens.
+    a caller on the machine itself has it, and only while the gateway has no tokens. `vouches`: it has checked who its
+    senders are, as channels do; of any other caller a sender is only what it says.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Caller:
     scopes: frozenset[Scope] = frozenset()
     sees_all: bool = False
     views: bool = False
+    vouches: bool = False
     token_id: str = ""
 
     def may(self, scope: Scope) -> bool:

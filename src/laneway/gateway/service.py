@@ -19,7 +19,7 @@ from laneway.errors import (
     UnknownMessageError,
     UnknownRunError,
 )
-from laneway.gateway.access import Caller
+from laneway.gateway.access import Caller, Scope
 from laneway.gateway.admission import Admission
 from laneway.gateway.audit import Audit
 from laneway.gateway.observed import Observer
@@ -27,6 +27,7 @@ from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
 from laneway.gateway.workspaces import Workspace
+from laneway.kernel import directives
 from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Receipt
 from laneway.ports import Store
@@ -187,9 +188,19 @@ class Gateway:
                 hint=f"send it to {key.partition('~')[0]!r}",
             )
         self.admission.check(text, more.get("kind", "user"))
-        who = caller.sender() if sender is None else sender
+        who = await self._speaker(caller, text, sender)
         take = functools.partial(workspace.inbox.submit, key, text, tenant=caller.tenant, sender=who, **more)
         return await self.observer.accept(take, workspace, key)
+
+    async def _speaker(self, caller: Caller, text: str, sender: Any) -> Any:
+        """Who a message is from. A request may name its approvers, so whoever answers one has to be who they say."""
+        said = directives.parse(text)
+        if caller.vouches or not isinstance(said, directives.Approve | directives.Deny):
+            return caller.sender() if sender is None else sender
+        caller.check(Scope.OPERATE)
+        action = "approval.approve" if isinstance(said, directives.Approve) else "approval.deny"
+        await self.audit.record(caller, action, said.approval_id, reason=getattr(said, "reason", ""))
+        return caller.sender()
 
     async def check_store(self) -> str:
         """Why the store is not to be reached; empty when it answers."""
