@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, SubagentProgressEvent, TurnEndEvent
 from laneway.dialogue import Usage
+from laneway.errors import FencedError, LanewayError
 from laneway.events import Event, TurnStarted
 from laneway.mail import Receipt, trace_of
 from laneway.telemetry.context import REQUEST_ID, TRACE
@@ -157,6 +158,7 @@ class Observer:
                 await asyncio.sleep(0)
         for workspace in self._gateway.workspaces.values():
             moment.sessions_open += len(workspace.live_sessions())
+            moment.leases_lost += _has_lost_its_store(workspace)
             for number, box in enumerate(list(workspace.inbox.engine.kernel.boxes.values()), 1):
                 moment.approvals_pending += len(box.approvals)
                 if number % (SLICE * 10) == 0:
@@ -165,6 +167,16 @@ class Observer:
         moment.oldest_ms = self._gateway.admission.oldest_ms()
         moment.dead_letters = len(self._gateway.lanes.dead_letters)
         return moment
+
+
+def _has_lost_its_store(workspace: Workspace) -> bool:
+    try:
+        workspace.inbox.engine.check_open()
+    except FencedError:
+        return True
+    except LanewayError:
+        pass
+    return False
 
 
 def _trace_in(workspace: Workspace, message_id: str) -> str:

@@ -89,6 +89,7 @@ class Moment:
     dead_letters: int = 0
     sessions_open: int = 0
     approvals_pending: int = 0
+    leases_lost: int = 0
 
     def lane(self, name: str) -> LaneMoment:
         """The lanes that are shown under a name."""
@@ -256,6 +257,8 @@ class Metrics(Collector):
         for name, total in self._sums.items():
             tokens.add_metric([name], total)
         yield tokens
+        lost = "Workspaces whose store another process has taken over."
+        yield CounterMetricFamily("laneway_lease_lost", lost, self.moment.leases_lost)
         yield CounterMetricFamily("laneway_model_cost_usd", "What model calls have cost, as far as known.", self._cost)
 
     def _lanes(self) -> Iterator[Metric]:

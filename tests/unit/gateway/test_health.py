@@ -57,11 +57,13 @@ class Ward:
 
 
 @asynccontextmanager
-async def ward(folder: Path, *script: Any, text: str = SIMPLE, store: MemoryStore | None = None) -> AsyncIterator[Ward]:
+async def ward(
+    folder: Path, *script: Any, text: str = SIMPLE, store: MemoryStore | None = None, name: str = "default"
+) -> AsyncIterator[Ward]:
     clock = FakeClock()
     model = ScriptedModel(list(script)) if script else None
     settings = GatewaySettings(stalled_after_ms=LIMIT_MS, drain_ms=1)
-    specs = [spec_of(folder, text=text, model=model)]
+    specs = [spec_of(folder, name=name, text=text, model=model)]
     gateway = Gateway(settings, specs, env=HostEnv(clock=clock), store=store or MemoryStore(), environ={})
     async with (
         gateway,
@@ -116,9 +118,12 @@ async def test_a_server_whose_store_is_gone_is_not_ready_until_it_is_back(
         assert (await here.look())[0] == 200
 
 
-async def test_work_that_waits_while_nothing_is_started_is_a_stall_until_something_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "lane"), [("default", "main"), ("shop", "shop/main")])
+async def test_work_that_waits_while_nothing_is_started_is_a_stall_until_something_starts(
+    tmp_path: Path, name: str, lane: str
+) -> None:
     held = Held(say("at last"))
-    async with ward(tmp_path, held, [say("two")]) as here:
+    async with ward(tmp_path, held, [say("two")], name=name) as here:
         await here.send("a")
         await held.asked.wait()
         later = await here.send("b")
@@ -127,7 +132,8 @@ async def test_work_that_waits_while_nothing_is_started_is_a_stall_until_somethi
         here.clock.advance(1)
         status, body = await here.look()
         assert status == 503
-        assert body["work"] == "1 wait in lane 'main', and nothing has started for 60000 ms"
+        assert body["work"] == f"1 wait in lane {lane!r}, and nothing has started for 60000 ms"
+        assert here.gateway.admission.oldest_ms() == LIMIT_MS
         held.let_go()
         await here.gateway.default.inbox.wait(later.message_id)
         assert await here.work() == "ok"

@@ -11,11 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 
 from laneway.dialogue import Usage
+from laneway.errors import LanewayError
 from laneway.gateway.access import LOCAL
 from laneway.gateway.observed import Observed
 from laneway.gateway.service import Gateway
 from laneway.models import ScriptedModel, call, say
-from laneway.stores import MemoryStore
+from laneway.stores import MemoryDisk, MemoryStore
 from laneway.telemetry.context import REQUEST_ID, TRACE
 from tests.gateway_stage import GatewayStage, gateway_in, gateway_stage, spec_of
 
@@ -211,6 +212,22 @@ async def test_lanes_of_all_workspaces_are_shown_under_their_bare_names(tmp_path
         found = await samples(gateway)
         assert found["laneway_queue_lane_wait_seconds_count", "main"] == 2
         assert found["laneway_sessions_open",] == 2
+
+
+async def test_a_store_that_another_process_has_taken_is_a_lost_lease_and_the_server_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    disk = MemoryDisk()
+    async with gateway_stage(tmp_path, store=MemoryStore(disk)) as stage:
+        assert (await samples(stage.gateway))["laneway_lease_lost_total",] == 0
+        other = MemoryStore(disk)
+        await other.open()
+        with pytest.raises(LanewayError):
+            await stage.gateway.submit(stage.gateway.default, LOCAL, "s", "hello")
+        assert (await samples(stage.gateway))["laneway_lease_lost_total",] == 1
+        answer = await stage.client.get("/readyz")
+        assert (answer.status_code, answer.json()["store"] != "ok") == (503, True)
+        await other.close()
 
 
 # ---- who may read them ----
