@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 from collections import OrderedDict
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.agent import AsyncAgent
@@ -75,6 +76,7 @@ class Workspace:
         self._opening: dict[tuple[str, str], asyncio.Task[AsyncSession]] = {}
         self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._later: set[asyncio.TimerHandle] = set()
+        self._context = copy_context()
         self._now = env.clock.monotonic_ms
         self.unopened: dict[tuple[str, str], int] = {}
         """Sessions that are being opened, or could not be: since when."""
@@ -89,6 +91,7 @@ class Workspace:
 
     async def open(self) -> None:
         """Begin: what an earlier process has left goes on."""
+        self._context = copy_context()
         engine = self.inbox.engine
         self.hub.told_seq = self._store.next_seq()  # what the store has by now is the past
         engine.listen(self.hub.on_mail_event)
@@ -151,7 +154,9 @@ class Workspace:
             self._open_soon(key)
 
     def _open_soon(self, key: tuple[str, str]) -> asyncio.Task[AsyncSession]:
-        task = asyncio.get_running_loop().create_task(self._open(key), name="laneway-open-session")
+        # A session outlives the request it was opened for: what that has in its context is not the session's.
+        context = self._context.copy()
+        task = asyncio.get_running_loop().create_task(self._open(key), name="laneway-open-session", context=context)
         self._opening[key] = task
         self.unopened.setdefault(key, self._now())
         task.add_done_callback(functools.partial(self._opened, key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 
+from laneway.agent.session import AsyncSession
 from laneway.dialogue import Usage
 from laneway.errors import LanewayError
 from laneway.gateway.access import LOCAL
@@ -156,6 +158,23 @@ async def test_two_traces_in_one_request_are_none_and_nothing_stays_behind(tmp_p
         await two.serve(headers=[(b"traceparent", trace)] * 2)
         assert (one.seen[0][:2], two.seen[0][1]) == (("me", trace.decode()), "")
         assert (REQUEST_ID.get(), TRACE.get()) == ("", "")
+
+
+async def test_a_session_that_a_request_has_opened_does_not_log_under_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    real: Callable[[AsyncSession, Any], Any] = AsyncSession._move_in  # noqa: SLF001 - where a session is opened
+
+    async def move_in(self: AsyncSession, host: Any) -> None:
+        seen.append((REQUEST_ID.get(), TRACE.get()))
+        await real(self, host)
+
+    monkeypatch.setattr(AsyncSession, "_move_in", move_in)
+    async with gateway_stage(tmp_path, store=MemoryStore()) as stage:
+        await stage.send("s", "hello")
+        await stage.client.get("/v1/sessions/t")
+    assert set(seen) == {("", "")}
 
 
 # ---- numbers ----
