@@ -8,6 +8,8 @@ import pytest
 
 from laneway.errors import PermissionDeniedError
 from laneway.gateway.access import LOCAL, Caller, Scope
+from laneway.kernel import texts
+from laneway.mail import Sender
 from tests.gateway_stage import GatewayStage, gateway_stage
 
 IMPLIED = {
@@ -147,3 +149,25 @@ async def test_a_chat_token_is_no_operator(tmp_path: Path) -> None:
     async with gateway_stage(tmp_path) as stage:
         headers = await stage.token("chat")
         assert (await stage.client.get("/v1/audit", headers=headers)).status_code == 403
+
+
+@pytest.mark.parametrize("text", ["/approve a1", "/deny a1 no", " /APPROVE@bot a1\n"])
+async def test_only_operators_answer_requests_in_chat_and_only_in_their_own_name(tmp_path: Path, text: str) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        for sender in ("ada", None):
+            body = {"text": text, "sender": sender}
+            refused = await stage.client.post(SEND, json=body)
+            assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+        operator = stage.operator(tenant="default")
+        sent = await stage.client.post(SEND, json={"text": text, "sender": "ada"}, headers=operator)
+        assert sent.status_code == 202
+        (entry,) = await stage.gateway.audit.entries("default")
+        assert (entry.actor, entry.target) == ("operator", "a1")
+
+
+async def test_a_channel_that_vouches_for_its_senders_hands_their_answers_on(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        channel = Caller(name="channel:x", scopes=frozenset({Scope.CHAT}), vouches=True)
+        owner = Sender(id="x:7", rights=("approve",))
+        receipt = await stage.gateway.submit(stage.gateway.default, channel, "s", "/approve a1", sender=owner)
+        assert receipt.reply == texts.approval_reply("a1", "")
