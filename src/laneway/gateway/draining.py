@@ -21,7 +21,8 @@ async def drain(gateway: Gateway, timeout_ms: int) -> bool:
     What waits stays in the store, and so does a run that waits for somebody's approval: it holds no slot.
     """
     lanes = gateway.lanes
-    names = [name for name in BEGIN_IN if name in lanes]
+    prefixes = ["" if workspace == "default" else f"{workspace}/" for workspace in gateway.workspaces]
+    names = [name for prefix in prefixes for lane in BEGIN_IN if (name := prefix + lane) in lanes]
     for name in names:
         lanes.pause(name)
     loop = asyncio.get_running_loop()

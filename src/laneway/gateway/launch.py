@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from laneway.agent.files import arguments_of
-from laneway.config import AgentSettings, Effective, InvalidConfigError, Problem, Settings, agent_settings, load
+from laneway.config import AgentSettings, Effective, InvalidConfigError, Layer, Problem, Settings, agent_settings, load
 from laneway.config.files import find_workspace_file
 from laneway.config.problems import Problems
 from laneway.errors import ConfigError, InvalidMessageError
+from laneway.gateway.channels import channels_of
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.models import model_from
 from laneway.policies import ConfirmationPolicy
@@ -134,6 +135,7 @@ def prepare(options: ServeOptions, environ: Mapping[str, str]) -> Launch:
         if spec is not None:
             specs.append(spec)
     _check_names(specs, found)
+    found.reading(lambda: channels_of(settings.channels, [spec.name for spec in specs]))
     found.check()
     return Launch(settings=settings, workspaces=tuple(specs), notes=tuple(notes), files=tuple(dict.fromkeys(files)))
 
@@ -242,6 +244,12 @@ def workspace_of(
         agent = replace(agent, confirmation=ConfirmationPolicy(default_timeout_ms=ANSWER_WITHIN_MS))
         if agent.permissions is None:
             notes.append("  No permissions are set: reading is allowed, everything else asks an operator.")
+    width = effective.value("lanes.main.concurrency")
+    if width.value == 1 and width.origin.layer is Layer.DEFAULT:
+        notes.append(
+            "  One run at a time: that is the width of lane `main` for a file with a `queue` block. "
+            "For more, set lanes.main, for example `lanes: {main: 4}`."
+        )
     agent = replace(agent, default_model=model)
     given = arguments_of(agent, environ)  # what this or the model refuses is told with the other problems
     model_from(model, given["providers"])

@@ -23,9 +23,9 @@ from typing import Final, NoReturn, TextIO
 import uvicorn
 
 from laneway.errors import ConfigError, UnavailableError
-from laneway.gateway import channels
 from laneway.gateway.access import Scope
 from laneway.gateway.app import create_app
+from laneway.gateway.channels import start_channels
 from laneway.gateway.connections import protocol_of
 from laneway.gateway.draining import drain
 from laneway.gateway.launch import Launch
@@ -280,13 +280,7 @@ def _say(stream: TextIO, line: str) -> None:
 @contextlib.asynccontextmanager
 async def _channels(gateway: Gateway) -> AsyncIterator[None]:
     """The channels that are set up, from before the first request until the gateway closes."""
-    if not gateway.settings.channels:
-        yield
-        return
-    start = getattr(channels, "start_channels", None)
-    if start is None:
-        raise ConfigError("there are no channels in this version", setting="gateway.channels")
-    started = await start(gateway)
+    started = await start_channels(gateway)
     try:
         yield
     finally:

@@ -185,6 +185,22 @@ def test_two_files_for_one_workspace_are_refused(tmp_path: Path) -> None:
     assert any("more than one file" in each for each in problems(options(tmp_path)))
 
 
+def test_a_channel_that_is_wrong_is_told_with_the_other_problems(tmp_path: Path) -> None:
+    folder_with(tmp_path / "a", "max_tool_rounds: 0\n")
+    main = tmp_path / "laneway.yaml"
+    main.write_text("gateway: {channels: {x: {kind: pigeon}}}\nworkspaces: {a: a}\n")
+    found = problems(options(tmp_path, config=str(main)))
+    assert len(found) == 2
+    assert any("gateway.channels.x.kind" in each for each in found)
+
+
+def test_a_file_whose_shape_means_one_run_at_a_time_is_told_about(tmp_path: Path) -> None:
+    folder_with(tmp_path, SCRIPTED + "queue: {mode: steer}\n")
+    assert any("One run at a time" in note for note in prepare(options(tmp_path), {}).notes)
+    folder_with(tmp_path, SCRIPTED + "queue: {mode: steer}\nlanes: {main: 1}\n")
+    assert not any("One run at a time" in note for note in prepare(options(tmp_path), {}).notes)
+
+
 def test_an_option_is_called_by_its_own_name(tmp_path: Path) -> None:
     (said,) = problems(options(tmp_path, overrides=["gateway.log_level=loud"]))
     assert said.startswith("--log-level: ")

@@ -14,9 +14,10 @@ from laneway.gateway.draining import drain
 from laneway.gateway.launch import Launch
 from laneway.gateway.server import _check_public, _greet, bind, url_of
 from laneway.gateway.settings import GatewaySettings
+from laneway.models import ScriptedModel
 from laneway.models.scripted import say
 from laneway.system import HostEnv
-from tests.gateway_stage import gateway_in, gateway_stage
+from tests.gateway_stage import gateway_in, gateway_stage, spec_of
 
 
 class Screen(io.StringIO):
@@ -126,10 +127,11 @@ async def test_with_an_operator_token_that_is_kept_none_is_made(tmp_path: Path) 
 # ---- runs that may end ----
 
 
-async def test_a_drain_waits_for_what_runs_and_begins_nothing_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["default", "shop"])
+async def test_a_drain_waits_for_what_runs_and_begins_nothing_more(tmp_path: Path, name: str) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
-    script = [[begun.set, go_on.wait, say("first")], [say("second")]]
-    async with gateway_stage(tmp_path, script=script) as stage:
+    model = ScriptedModel([[begun.set, go_on.wait, say("first")], [say("second")]])
+    async with gateway_stage(tmp_path, specs=[spec_of(tmp_path, name=name, model=model)]) as stage:
         inbox = stage.gateway.default.inbox
         first = await inbox.submit("a", "one")
         await begun.wait()
