@@ -31,9 +31,22 @@ if TYPE_CHECKING:
     from laneway.gateway.workspaces import Workspace
     from laneway.ports import History
 
-__all__ = ("ENDED", "Feed", "Marked", "Pace", "Past", "Place", "RunFeed", "SessionFeed", "round_of", "watch")
+__all__ = (
+    "CAUGHT_UP",
+    "ENDED",
+    "Feed",
+    "Marked",
+    "Pace",
+    "Past",
+    "Place",
+    "RunFeed",
+    "SessionFeed",
+    "round_of",
+    "watch",
+)
 
 ENDED: Final = "ended"
+CAUGHT_UP: Final = "caught_up"
 END_MARK: Final = "end"
 ROWS_MAX: Final = 20_000
 PAGE: Final = 1_000
@@ -139,7 +152,7 @@ class Feed(ABC):
                 self.end = watcher.end
                 return
             yield frames
-        self.end = ENDED
+        self.end = CAUGHT_UP
 
     def _gap(self, last_event_id: str) -> Marked:
         """The client names an event that this store has never had; it is told so, and gets what comes."""

@@ -19,7 +19,7 @@ import itertools
 import json
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ class Watcher(AsyncIterator[Frame]):
     """One open stream. Whoever lags too far behind is cut, and comes back with the number of what it saw last."""
 
     def __init__(
-        self, hub: Hub, tenant: str, session: str | None = None, *, buffer_max: int = 1_000, token_id: str = ""
+        self, hub: Hub, tenant: str, session: str | None = None, *, buffer_max: int = 1_000, token_id: str | None = None
     ) -> None:
         self._hub = hub
         self.tenant = tenant
@@ -83,6 +83,8 @@ class Watcher(AsyncIterator[Frame]):
         self._buffer_max = buffer_max
         self._buffer: deque[Frame] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.end = ""
         """Why it ended: `slow`, `stopping`, `gone`, `revoked` …; empty while it goes on."""
 
@@ -103,6 +105,9 @@ class Watcher(AsyncIterator[Frame]):
             self.end = why
             self._hub.forget(self)
             self._wake()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     def take(self) -> list[Frame]:
         """Everything that it holds: each session in its order, and stored events by their numbers."""
@@ -116,13 +121,25 @@ class Watcher(AsyncIterator[Frame]):
             return
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        timer = None if timeout_ms is None else loop.call_later(timeout_ms / 1000, self._wake)
+        if timeout_ms is not None:
+            # One timer for many waits: thousands of streams would otherwise make and cancel one for each event.
+            self._until = loop.time() + timeout_ms / 1000
+            if self._timer is None:
+                self._timer = loop.call_at(self._until, self._ring)
         try:
             await self._waiter
         finally:
-            if timer is not None:
-                timer.cancel()
             self._waiter = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        if self._waiter is None:
+            return
+        if loop.time() >= self._until:
+            self._wake()
+        else:
+            self._timer = loop.call_at(self._until, self._ring)
 
     async def __anext__(self) -> Frame:
         await self.wait()
@@ -153,6 +170,8 @@ class Hub:
 
     def __init__(self, workspace: str) -> None:
         self.workspace = workspace
+        self.counts: Callable[[str], bool] = lambda _: True
+        """Whether a token opens streams. None instead of a token is the gateway itself; an empty one, this machine."""
         self._watchers: dict[tuple[str, str | None], dict[Watcher, None]] = {}
         self.told_seq = 0  # the highest number that was told, or that the store had before
         self._said = ("", "")  # a turn, and what it said last: that is its answer if it ends now
@@ -161,11 +180,15 @@ class Hub:
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
 
-    def watch(self, tenant: str, session: str | None = None, *, buffer_max: int = 1_000, token_id: str = "") -> Watcher:
+    def watch(
+        self, tenant: str, session: str | None = None, *, buffer_max: int = 1_000, token_id: str | None = None
+    ) -> Watcher:
         """Everything that happens from now on in one session of a tenant, or in all of them."""
         self.check_open()
         watcher = Watcher(self, tenant, session, buffer_max=buffer_max, token_id=token_id)
         self._watchers.setdefault((tenant, session), {})[watcher] = None
+        if token_id is not None and not self.counts(token_id):
+            watcher.close("revoked")  # while the request was on its way here
         return watcher
 
     def check_open(self) -> None:

@@ -75,7 +75,7 @@ async def test_what_is_replayed_has_the_shape_and_the_ids_that_it_had_live(tmp_p
             await ear.next("turn.ended")
         replayed = await all_of(stage, "/v1/sessions/s1/events?replay=all&follow=false")
         live = [event for event in ear.heard if event.id]
-        assert replayed == [*live, Heard("close", "", {"reason": "ended"})]
+        assert replayed == [*live, Heard("close", "", {"reason": "caught_up"})]
         assert live[-1].data["answer"] == live[3].data["text"] == "word " * 200
 
 
@@ -141,6 +141,19 @@ async def test_all_sessions_of_a_tenant_are_watched_in_one_stream(tmp_path: Path
         half = live[len(live) // 2]
         rest = await all_of(stage, "/v1/events?follow=false", **{"Last-Event-ID": half.id})
         assert rest[:-1] == live[len(live) // 2 + 1 :]
+
+
+@pytest.mark.slow
+async def test_numbers_only_grow_while_many_sessions_are_at_work(tmp_path: Path) -> None:
+    async with staged(tmp_path, store=None) as (stage, app):
+        async with listening(app, "/v1/events") as ear:
+            texts = [(f"s{number % 20}", str(number)) for number in range(60)]
+            await asyncio.gather(*(stage.send(key, text) for key, text in texts))
+            await ear.until(lambda each: each.types().count("turn.ended") == len(texts))
+        ids = [int(each) for each in ear.ids()]
+        replayed = await all_of(stage, "/v1/events?replay=all&follow=false")
+        assert ids == sorted(set(ids))
+        assert [event for event in ear.heard if event.id] == replayed[:-1]
 
 
 async def test_another_tenant_sees_nothing_of_a_session_with_the_same_name(tmp_path: Path) -> None:

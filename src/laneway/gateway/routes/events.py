@@ -21,7 +21,7 @@ LastSeenQuery = Annotated[str, Query(max_length=100, description="The same, in t
 Replay = Annotated[
     str, Query(max_length=10, description="Without a last id: how much of the past, `all`, a number, or `none`.")
 ]
-Follow = Annotated[bool, Query(description="`false`: end after what there is now.")]
+Follow = Annotated[bool, Query(description="`false`: end with `caught_up` after what there is now.")]
 
 EXAMPLE: Final = """id: 7
 event: message.accepted
