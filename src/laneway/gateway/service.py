@@ -83,6 +83,8 @@ class Gateway:
         self.default = self.workspaces[workspaces[0].name]
         self.tokens = TokenBook(self.store, self.env.clock)
         self.tokens.on_end.append(self._end_streams)
+        for workspace in self.workspaces.values():
+            workspace.hub.counts = self.tokens.counts
         self.rates = Rates(settings.requests_per_second, self.env.clock)
         self.audit = Audit(self.store, self.env.clock)
         self.admission = Admission(self)

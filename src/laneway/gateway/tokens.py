@@ -131,12 +131,15 @@ class TokenBook:
             raise NotFoundError(what="token", name=token_id, hint="laneway token ls")
         return token
 
+    def counts(self, token_id: str) -> bool:
+        """Whether a token opens anything now. The empty id is whoever is on this machine while no token is kept."""
+        token = self._tokens.get(token_id)
+        return not (token_id or self._kept) if token is None else token.counts(self._clock.wall_ms())
+
     def check(self, caller: Caller) -> None:
         """Refuse a caller whose token has stopped to count since it was let in: for what takes longer than a moment."""
-        token = self._tokens.get(caller.token_id)
-        if token.counts(self._clock.wall_ms()) if token is not None else not (caller.token_id or self._kept):
-            return
-        raise NotAuthenticatedError("this token does not count any more", hint="laneway token create makes a new one")
+        if not self.counts(caller.token_id):
+            raise NotAuthenticatedError("this token does not count any more", hint="laneway token create makes one")
 
     def find(self, secret: str) -> Token | None:
         """The token that a secret belongs to, if it counts now."""

@@ -318,6 +318,19 @@ async def test_a_revoked_token_ends_its_streams_and_no_others(tmp_path: Path) ->
         assert (mine.end, theirs.end) == ("revoked", "")
 
 
+async def test_a_stream_that_begins_with_a_revoked_token_ends_at_once(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        hub = gateway.default.hub
+        local = hub.watch("default", "s", token_id="")
+        own = hub.watch("default", "s")
+        token, _ = await gateway.tokens.create("phone", CHAT)
+        assert (local.end, own.end) == ("revoked", "")
+        await gateway.tokens.revoke(token.id)
+        late = [hub.watch("default", "s", token_id=each) for each in (token.id, "", "unknown")]
+        assert [each.end for each in late] == ["revoked"] * 3
+        assert len(hub) == 1
+
+
 async def test_an_expired_token_ends_its_streams(tmp_path: Path) -> None:
     clock = FakeClock()
     async with gateway_in(tmp_path) as gateway:
