@@ -264,9 +264,13 @@ def fields_of(event: SessionEvent) -> dict[str, Any]:
 def json_of(value: Any) -> str:
     """Values as JSON in one line; numbers that JSON lacks are null, and what is no JSON value is its text."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+        return _written(value)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), default=_plain)
+        return _written(_finite(value))
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain, skipkeys=True)
 
 
 def _plain(value: object) -> object:

@@ -64,8 +64,7 @@ class EventStreamResponse(Response):
         finally:
             watcher.close()
             ear.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await ear
+            await asyncio.gather(ear, return_exceptions=True)
 
     async def _tell(self, feed: Feed, send: Send) -> bytes:
         """Write what the feed gives; the end of the stream is returned, not written."""
