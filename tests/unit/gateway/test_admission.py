@@ -19,14 +19,16 @@ from laneway.stores import MemoryStore
 from laneway.system import HostEnv
 from laneway.testing import FakeClock
 from tests.agent_stage import Held
-from tests.gateway_stage import SIMPLE, gateway_stage, spec_of
+from tests.gateway_stage import gateway_stage, spec_of
+
+NARROW = "default_model: scripted\nqueue:\n  mode: followup\n  debounce_idle: false\nlanes:\n  main: 1\n"
 
 
 def gateway_of(folder: Path, *script: Any, clock: FakeClock | None = None, **settings: Any) -> Gateway:
     model = ScriptedModel([*script, *[[say("ok")]] * 200]) if script else None
     env = HostEnv(clock=clock) if clock is not None else HostEnv()
     given = GatewaySettings(drain_ms=1, **settings)
-    return Gateway(given, [spec_of(folder, text=SIMPLE, model=model)], env=env, store=MemoryStore(), environ={})
+    return Gateway(given, [spec_of(folder, text=NARROW, model=model)], env=env, store=MemoryStore(), environ={})
 
 
 async def send(gateway: Gateway, key: str, text: str = "hello", **more: Any) -> Receipt:
@@ -59,7 +61,9 @@ async def test_messages_that_wait_are_counted_and_those_that_run_are_not(tmp_pat
 async def test_whoever_is_refused_is_told_by_http_when_to_come_back(tmp_path: Path) -> None:
     held = Held(say("done"))
     script = [held, *[[say("ok")]] * 10]
-    async with gateway_stage(tmp_path, script=script, store=MemoryStore(), waiting_max=1, drain_ms=1) as stage:
+    async with gateway_stage(
+        tmp_path, script=script, text=NARROW, store=MemoryStore(), waiting_max=1, drain_ms=1
+    ) as stage:
         await busy(stage.gateway, held)
         answers = [
             await stage.client.post("/v1/sessions/a/messages", json={"text": "hello"}, headers={"Idempotency-Key": key})

@@ -25,10 +25,11 @@ from laneway.stores import MemoryStore
 from laneway.system import HostEnv
 from laneway.testing import FakeClock
 from tests.agent_stage import Held
-from tests.gateway_stage import BASE, SIMPLE, spec_of
+from tests.gateway_stage import BASE, spec_of
 
 LIMIT_MS = 60_000
-ASKS = SIMPLE + "permissions:\n  default_decision: ask\nconfirmation:\n  default_timeout_ms: 100000000\n"
+NARROW = "default_model: scripted\nqueue:\n  mode: followup\n  debounce_idle: false\nlanes:\n  main: 1\n"
+ASKS = NARROW + "permissions:\n  default_decision: ask\nconfirmation:\n  default_timeout_ms: 100000000\n"
 
 
 class Ward:
@@ -58,7 +59,7 @@ class Ward:
 
 @asynccontextmanager
 async def ward(
-    folder: Path, *script: Any, text: str = SIMPLE, store: MemoryStore | None = None, name: str = "default"
+    folder: Path, *script: Any, text: str = NARROW, store: MemoryStore | None = None, name: str = "default"
 ) -> AsyncIterator[Ward]:
     clock = FakeClock()
     model = ScriptedModel(list(script)) if script else None
@@ -202,7 +203,7 @@ async def test_what_waits_behind_an_approval_is_no_stall(tmp_path: Path) -> None
 
 async def test_what_waits_while_every_run_is_paused_by_somebody_is_no_stall(tmp_path: Path) -> None:
     held = Held(call("ls"))
-    async with ward(tmp_path, held, [say("done")], [say("two")], text=SIMPLE) as here:
+    async with ward(tmp_path, held, [say("done")], [say("two")]) as here:
         await here.send("a")
         await held.asked.wait()
         session = await here.gateway.default.session("default", "a")
