@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laneway.errors import InvalidMessageError
+from laneway.errors import InvalidMessageError, NotFoundError
 from laneway.events import MessageAccepted
-from laneway.gateway.feeds import Pace, Place, SessionFeed, round_of
+from laneway.gateway.feeds import Pace, Place, RunFeed, SessionFeed, round_of
 from laneway.gateway.hub import Hub
 from laneway.gateway.workspaces import Workspace
 from laneway.mail import MessageState
-from laneway.rows import EventRow, Owner
+from laneway.rows import EventRow, Owner, StateRow
 
 PACE = Pace(heartbeat_ms=0)
 
@@ -182,3 +182,51 @@ def test_marks_of_runs_are_rounds_or_the_end() -> None:
     for wrong in ("3", "r", "r-1", "rx", "END", "r1r"):
         with pytest.raises(InvalidMessageError):
             round_of(wrong)
+
+
+class Childless(World):
+    """A workspace whose sub-agent has ended: its session cannot be opened any more."""
+
+    async def session(self, tenant: str, key: str) -> Any:
+        raise NotFoundError(what="session", name=key)
+
+    async def state(self, kind: str, row_id: str) -> StateRow:
+        return StateRow(kind, row_id, "default", "w", "s~1", 1, 0, "succeeded", '{"answer": "found"}')
+
+    async def states_by_id(self, kind: str, row_ids: list[str]) -> list[StateRow]:
+        return [await self.state(kind, row_id) for row_id in row_ids]
+
+    async def events(self, owner: Owner, *, turn_id: str = "", after_seq: int = 0, limit: int = 0) -> list[EventRow]:
+        body = '{"state": "succeeded", "answered": true, "run_ms": 5}'
+        return [EventRow(*owner, 9, 0, kind, "", turn_id, body) for kind in ("turn.started", "turn.ended")]
+
+
+async def test_of_a_sub_agent_that_is_gone_the_end_of_its_run_is_told() -> None:
+    world = Childless([], [])
+    feed = RunFeed(cast(Workspace, world), world.hub.watch("default", "s~1"), PACE, "t1")
+    [[end]] = [group async for group in feed.groups()]
+    assert (end.mark, end.frame.type, end.frame.data["answer"], feed.end) == ("end", "turn.ended", "found", "ended")
+
+
+class Strange(World):
+    """A store with events that this version does not know, or knows otherwise."""
+
+    async def events(self, owner: Owner, *, after_seq: int, limit: int) -> list[EventRow]:
+        kinds = [("message.danced", '{"steps": 3}'), ("message.accepted", '{"colour": "red"}')]
+        rows = [EventRow(*owner, seq, 0, kind, "m", "t", body) for seq, (kind, body) in enumerate(kinds, 1)]
+        return [row for row in rows if row.seq > after_seq]
+
+
+async def test_events_of_another_version_are_told_as_they_were_stored() -> None:
+    world = Strange([], [])
+    world.hub.told_seq = 5
+    watcher = world.hub.watch("default", "s1")
+    pace = Pace(heartbeat_ms=0, follow=False)
+    feed = SessionFeed(cast(Workspace, world), watcher, pace, Place.of("", "all"))
+    [[danced, accepted]] = [group async for group in feed.groups()]
+    assert (danced.frame.type, danced.frame.data["steps"], danced.frame.data["message_id"]) == (
+        "message.danced",
+        3,
+        "m",
+    )
+    assert (accepted.frame.data["colour"], accepted.frame.data["type"]) == ("red", "message.accepted")
