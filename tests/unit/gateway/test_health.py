@@ -15,7 +15,7 @@ from laneway.agent.session import AsyncSession
 from laneway.dialogue import TextChunk
 from laneway.errors import ConfigError, StoreUnavailableError
 from laneway.gateway import health
-from laneway.gateway.access import LOCAL
+from laneway.gateway.access import LOCAL, Scope
 from laneway.gateway.app import create_app
 from laneway.gateway.service import Gateway
 from laneway.gateway.settings import GatewaySettings
@@ -138,6 +138,19 @@ async def test_work_that_waits_while_nothing_is_started_is_a_stall_until_somethi
         held.let_go()
         await here.gateway.default.inbox.wait(later.message_id)
         assert await here.work() == "ok"
+
+
+async def test_only_an_operator_is_told_what_is_wrong_where_there_are_tokens(tmp_path: Path) -> None:
+    store = GoneStore()
+    async with ward(tmp_path, store=store) as here:
+        _, secret = await here.gateway.tokens.create("watch", [Scope.OPERATE], tenant="*")
+        store.problem = StoreUnavailableError("/var/lib/laneway.db is gone")
+        stranger = await here.client.get("/readyz")
+        operator = await here.client.get("/readyz", headers={"Authorization": f"Bearer {secret}"})
+        assert (stranger.status_code, operator.status_code) == (503, 503)
+        assert "laneway.db" not in stranger.text
+        assert operator.json()["store"] == "/var/lib/laneway.db is gone"
+        store.problem = None
 
 
 async def test_a_run_that_says_something_is_no_stall(tmp_path: Path) -> None:
