@@ -23,7 +23,7 @@ from laneway.models import ScriptedModel
 from laneway.ports import Store
 
 BASE = "http://127.0.0.1:8420"
-SIMPLE = "default_model: scripted\nqueue:\n  mode: followup\n  debounce_idle: false\n"
+SIMPLE = "default_model: scripted\nqueue:\n  mode: followup\n  debounce_idle: false\nlanes:\n  main: 8\n"
 
 
 @dataclass
@@ -91,7 +91,7 @@ async def serving(
     folder: Path, *, headers: Mapping[str, str] | None = None, **options: Any
 ) -> AsyncIterator[GatewayStage]:
     """The same as a real server on a free port of this machine."""
-    with socket.socket() as listener:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         async with gateway_in(folder, port=port, **options) as gateway:

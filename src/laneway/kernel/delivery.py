@@ -142,6 +142,8 @@ class Delivery:
 
     def _begin_over(self, box: Mailbox, turn: TurnEntry, head: Item, now: int, wall: int) -> None:
         batch = box.batch_from(head)
+        if self.on_crash is OnCrash.RESUME and head.seen_by:  # the turn goes on: what came meanwhile is another matter
+            batch = [item for item in batch if item.seen_by == head.seen_by]
         turn.items = batch
         turn.mode, turn.kind, turn.lane = head.mode, head.message.kind, head.lane
         turn.merge_key, turn.route, turn.sender = head.merge_key, head.message.route, head.message.sender

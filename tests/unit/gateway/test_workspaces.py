@@ -126,3 +126,17 @@ async def test_tenants_have_sessions_of_their_own(tmp_path: Path) -> None:
         assert told == ["hello", "You said: hello"]
         final = await stage.gateway.default.inbox.status(first["message_id"])
         assert final.disposition is MessageState.RAN
+
+
+async def test_a_run_that_goes_on_after_a_restart_is_not_merged_with_what_came_meanwhile(tmp_path: Path) -> None:
+    text = "default_model: scripted\nqueue:\n  mode: collect\n  debounce_ms: 0\n  debounce_idle: false\n"
+    async with gateway_in(tmp_path, text=text, drain_ms=1) as gateway:
+        cut = await gateway.submit(gateway.default, LOCAL, "s", "wait 30\nthen\nfirst")
+        while gateway.default.inbox.engine.running_turn(gateway.default.owner("default", "s")) is None:
+            await asyncio.sleep(0)
+        later = [await gateway.submit(gateway.default, LOCAL, "s", name) for name in ("second", "third")]
+    async with gateway_in(tmp_path, text=text, script=[]) as gateway:
+        finals = [await gateway.default.inbox.wait(each.message_id) for each in (cut, *later)]
+        turns = [final.turn_id for final in finals]
+        assert turns[0] != turns[1] == turns[2]
+        assert [final.outcome for final in finals] == [Outcome.SUCCEEDED] * 3
