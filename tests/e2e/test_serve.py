@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -61,6 +62,17 @@ def test_it_prints_its_address_and_nothing_else_and_stops_on_a_signal(tmp_path: 
     assert "everything else asks an operator" in said
     assert "Traceback" not in said
     assert "lw_" not in said  # no token where nobody looks at the screen
+
+
+def test_where_a_program_reads_the_log_every_line_of_it_is_json(tmp_path: Path) -> None:
+    with server_process(tmp_path, "--log-format", "json", "--log-level", "debug") as server:
+        assert server.call("GET", "/healthz")[0] == 200
+        assert server.stop() == 0
+    lines = [json.loads(line) for line in server.errors]
+    assert {"at", "level", "logger", "message"} <= set(lines[0])
+    said = " ".join(line["message"] for line in lines)
+    assert "THE MODEL IS SCRIPTED" in said
+    assert "Stopping" in said
 
 
 def test_the_port_of_the_address_line_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
@@ -207,6 +219,25 @@ def test_a_public_address_without_tokens_is_refused_with_the_way_out(tmp_path: P
     assert code == 2
     assert "there are no tokens" in error
     assert "laneway token create" in error
+
+
+def test_a_public_address_with_a_token_needs_it_on_every_route(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/laneway.db"
+    made = subprocess.run(
+        [LANEWAY, "token", "create", "me", "--scope", "chat", "--store", store],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=True,
+    )
+    secret = next(word for word in made.stdout.split() if word.startswith("lw_"))
+    with server_process(tmp_path, "--host", "0.0.0.0", "--store", store) as server:  # noqa: S104 - the subject
+        assert server.url.startswith("http://0.0.0.0:")
+        assert server.call("GET", "/v1/sessions")[0] == 401
+        assert server.call("GET", "/v1/sessions", headers={"Authorization": f"Bearer {secret}"})[0] == 200
+        assert server.stop() == 0
+    assert secret not in "\n".join(server.errors)
 
 
 def test_https_by_two_files(tmp_path: Path) -> None:

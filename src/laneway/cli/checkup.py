@@ -315,10 +315,10 @@ def _tokens(patient: Patient) -> Found:
     if valid:
         yield State.OK, f"{valid} of {sum(counts.values())} tokens count", ""
     elif not patient.settings.is_loopback:
-        hint = "laneway token create NAME --scope chat"
+        hint = f"laneway token create NAME --scope chat --store {patient.settings.store}"
         yield State.FAIL, f"{patient.settings.host} can be reached from elsewhere, and no token counts", hint
     else:
-        hint = "laneway token create NAME --scope operate makes one that is kept"
+        hint = f"laneway token create NAME --scope operate --store {patient.settings.store} makes one that is kept"
         yield State.OK, "none: whoever is on this machine may talk, and the server makes an operator token", hint
     for state, says in (("expired", "have expired"), ("soon", "expire within a week"), ("damaged", "are damaged")):
         if counts.get(state):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import signal
 import socket
@@ -39,6 +40,8 @@ from laneway.system import HostEnv
 from laneway.telemetry.logs import set_up_logs
 
 __all__ = ("Server", "bind", "run", "url_of")
+
+_log = logging.getLogger("laneway.gateway")
 
 BACKLOG: Final = 2048
 QUICK_S: Final = 0.5  # requests that are answered at once get this long before the gateway closes
@@ -132,11 +135,12 @@ class _Stop:
 
     def _on_signal(self) -> None:
         if self.is_asked:
-            _say(self._err, "Stopped at once: what was going on goes on with the next start.")
+            _tell(self._gateway, self._err, "Stopped at once: what was going on goes on with the next start.")
             end_at_once()
         self.is_asked = True
         seconds = self._gateway.settings.drain_ms / 1000
-        _say(self._err, f"Stopping: runs have {seconds:g} s; what has not ended goes on with the next start.")
+        words = f"Stopping: runs have {seconds:g} s; what has not ended goes on with the next start."
+        _tell(self._gateway, self._err, words)
         self._gateway.begin_stop()
         if self.server is not None:
             self.server.should_exit = True
@@ -248,9 +252,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _greet(gateway: Gateway, launch: Launch, out: TextIO, err: TextIO) -> None:
     for note in launch.notes:
-        _say(err, note)
+        _tell(gateway, err, note)
     for line in _about_operators(gateway, is_terminal=err.isatty()):
-        _say(err, line)
+        _tell(gateway, err, line)
     _say(out, f"Laneway is listening on {url_of(gateway.settings)}")
 
 
@@ -261,11 +265,21 @@ def _about_operators(gateway: Gateway, *, is_terminal: bool) -> Iterator[str]:
     if any(_counts(token, clock) for token in operators):
         return
     if not is_terminal:
-        yield "Nobody can approve calls yet: stop this server, then: laneway token create NAME --scope operate"
+        where = gateway.settings.store
+        way = f"laneway token create NAME --scope operate --store {where}"
+        yield f"Nobody can approve calls yet. Stop this server, then: {way}"
         return
     secret = gateway.tokens.create_for_now("operator", (Scope.ADMIN,))
     yield f"Operator token, until this server ends: {secret}"
     yield "  To approve a call: laneway approve ID --token TOKEN, or in the page with the token in its field."
+
+
+def _tell(gateway: Gateway, err: TextIO, line: str) -> None:
+    """A line for whoever started it; a line of the log where a program reads that."""
+    if gateway.settings.log_format == "json" and not err.isatty():
+        _log.warning("%s", line.strip())
+    else:
+        _say(err, line)
 
 
 def _say(stream: TextIO, line: str) -> None:
