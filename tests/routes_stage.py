@@ -83,9 +83,9 @@ async def ended(stage: GatewayStage, *ids: str) -> None:
         await stage.gateway.default.inbox.wait(each)
 
 
-async def until(is_so: Callable[[], object]) -> None:
-    """Let others run until something is so; for a store in memory, which waits for no disk."""
-    for _ in range(5_000):
+async def until(is_so: Callable[[], object], *, spins: int = 5_000) -> None:
+    """Let others run until something is so; with a store on disk that takes more rounds."""
+    for _ in range(spins):
         if is_so():
             return
         await asyncio.sleep(0)

@@ -147,13 +147,26 @@ def describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         schema = plain()
         parts: dict[str, Any] = schema.setdefault("components", {})
-        parts.setdefault("schemas", {}).setdefault("Problem", ProblemView.model_json_schema())
+        if "Problem" in parts.setdefault("schemas", {}):
+            return schema  # FastAPI gives the same one every time
+        parts["schemas"]["Problem"] = ProblemView.model_json_schema()
+        parts["responses"] = {f"Problem{status}": each for status, each in PROBLEMS.items()}
         bearer = {"type": "http", "scheme": "bearer", "description": "A token: laneway token create."}
         parts.setdefault("securitySchemes", {}).setdefault("token", bearer)
         schema.setdefault("security", [{}, {"token": []}])
+        for operations in schema["paths"].values():
+            for operation in operations.values():
+                _share_problems(operation["responses"])
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _share_problems(responses: dict[str, Any]) -> None:
+    """Say each problem once, not for every route."""
+    for status, usual in PROBLEMS.items():
+        if responses.get(str(status)) == usual:
+            responses[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
 
 
 # ---- messages ----
