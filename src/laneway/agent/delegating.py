@@ -37,6 +37,7 @@ class Delegating(ABC):
     is_waited_for = False  # by its parent
     _runs: dict[str, Run]
     _watchers: list[EventStream]
+    _run: Run | None
     _opening: asyncio.Task[None] | None
 
     @abstractmethod
@@ -128,9 +129,9 @@ class Delegating(ABC):
         if self._opening is not None:
             await asyncio.wait([self._opening])
 
-    def live_run(self, run_id: str) -> Run | None:
-        """A run whose end was not told yet."""
-        return self._runs.get(run_id)
+    def live_run(self, run_id: str | None = None) -> Run | None:
+        """A run whose end was not told yet; without an id the one that goes on."""
+        return self._run if run_id is None else self._runs.get(run_id)
 
     def relay(self, push: Callable[[AgentEvent], None]) -> None:
         """Hand every event of this session on, at once."""

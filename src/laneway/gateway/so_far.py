@@ -25,7 +25,6 @@ from laneway.agent_events import (
 from laneway.gateway.hub import Frame
 
 if TYPE_CHECKING:
-    from laneway.agent.loop import Run
     from laneway.agent.session import AsyncSession
 
 __all__ = ("rounds_done", "so_far", "summed_up")
@@ -102,17 +101,9 @@ def _add(one: _Round, event: AgentEvent) -> None:
             pass
 
 
-def _run(session: AsyncSession, run_id: str | None) -> Run | None:
-    """The run that goes on in a session, or one whose end has not been told yet."""
-    # What a run has told is kept with the session for its own streams; this is one more of them.
-    if run_id is not None:
-        return session._runs.get(run_id)  # noqa: SLF001
-    return session._run  # noqa: SLF001
-
-
 def so_far(session: AsyncSession, run_id: str | None = None, *, only_open: bool = False) -> Frame | None:
     """What the run of a session has told; None if nothing runs. `only_open`: without the rounds that are done."""
-    run = _run(session, run_id)
+    run = session.live_run(run_id)
     if run is None:
         return None
     facts = summed_up(run.log.events)
@@ -130,7 +121,7 @@ def so_far(session: AsyncSession, run_id: str | None = None, *, only_open: bool 
 
 def rounds_done(session: AsyncSession, run_id: str) -> int | None:
     """The last round of a run that is on disk, if the run goes on here."""
-    run = _run(session, run_id)
+    run = session.live_run(run_id)
     if run is None:
         return None
     done = 0
