@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check format bench sim chaos docs clean
+.PHONY: help run test check format bench sim chaos soak docs clean
 
 # $(call quietly,command): say nothing, unless the command fails.
 quietly = log=$$(mktemp) && { $(1) >"$$log" 2>&1 || { cat "$$log" >&2; rm -f "$$log"; exit 1; }; } && rm -f "$$log"
@@ -41,6 +41,9 @@ sim: $(VENV)/.stamp-run ## Run the simulator (ARGS="--seed 123")
 
 chaos: $(VENV)/.stamp-dev ## Kill real processes: inboxes 2,000 times, agents 500 times (ARGS="--agent-kills 50 --seed 7")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: $(VENV)/.stamp-dev ## Keep a server under load: 2,000 streams, 200 messages a second (ARGS="--seconds 3600")
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 docs: $(VENV)/.stamp-dev ## Write the generated pages of docs/
 	@$(BIN)/python -m docs.generate $(ARGS)
