@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer.testing import CliRunner, Result
 
@@ -19,9 +22,17 @@ NOWHERE = "http://127.0.0.1:9"  # nobody listens there
 SETTINGS = ("URL", "TOKEN", "STORE", "TENANT", "WORKSPACE", "WORKSPACE_NAME")
 
 
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
 @dataclass
 class CliStage:
-    """Runs commands against a server. What a command prints is in the result; colours are never in it."""
+    """Runs commands against a server. `run` is quick and takes over standard output: one at a time."""
 
     server: GatewayStage
     folder: Path
@@ -31,6 +42,17 @@ class CliStage:
     async def run(self, *words: str, given: str | None = None, **environ: str | None) -> Result:
         """Run a command as a shell would, on a thread of its own: the server needs this loop."""
         return await asyncio.to_thread(run, *words, given=given, **{**self.environ, **environ})
+
+    async def process(self, *words: str, given: str = "") -> Ended:
+        """Run a command in a process of its own, so that others can run beside it."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("LANEWAY_")}
+        named = {f"LANEWAY_{name}": value for name, value in self.environ.items() if value is not None}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "laneway", *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env={**environ, **named}
+        )
+        out, err = await process.communicate(given.encode())
+        assert process.returncode is not None
+        return Ended(process.returncode, out.decode(), err.decode())
 
     async def json(self, *words: str, **environ: str | None) -> Any:
         """What a command prints with `--json`; it has to succeed."""

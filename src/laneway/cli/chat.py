@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import uuid
+from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -104,14 +106,21 @@ async def _talk(ctx: typer.Context, session: str, mode: Mode | None) -> None:
     async with Link(target_of(ctx)) as link:
         await _show_past(link, session, screen)
         async with asyncio.TaskGroup() as group:
-            listener = group.create_task(_listen(link, session, talk, screen, trouble))
+            outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            tasks = [
+                group.create_task(_listen(link, session, talk, screen, trouble)),
+                group.create_task(_say_all(link, session, talk, screen, outbox)),
+            ]
             screen.status = lambda: _state(talk)
             screen.on_cancel = lambda: _cancel_soon(group, link, talk, screen)
+            screen.on_note = lambda: _keep(group, screen.flush())
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, screen.interrupt)
             while (text := await screen.read()) is not None and text.strip() not in LEAVE:
                 if text.strip():
-                    await _say(link, session, talk, _body(text, mode))
-                await screen.flush()
-            listener.cancel()
+                    outbox.put_nowait(_body(text, mode))
+            await outbox.join()
+            for each in tasks:
+                each.cancel()
         await screen.flush()
     if trouble:
         raise trouble[0]
@@ -144,13 +153,19 @@ async def _listen(
         screen.leave()
 
 
-async def _say(link: Link, session: str, talk: Conversation, body: dict[str, Any]) -> None:
-    try:
-        receipt = await link.send(path_of("sessions", session), body, key=str(uuid.uuid4()))
-    except LanewayError as error:
-        talk.screen.note(clean(str(error)), "red")
-    else:
-        talk.sent(receipt)
+async def _say_all(
+    link: Link, session: str, talk: Conversation, screen: ChatScreen, outbox: asyncio.Queue[dict[str, Any]]
+) -> None:
+    """Send what was typed, in order; the next line can be typed meanwhile."""
+    while True:
+        body = await outbox.get()
+        try:
+            talk.sent(await link.send(path_of("sessions", session), body, key=str(uuid.uuid4())))
+        except LanewayError as error:
+            screen.note(clean(str(error)), "red")
+        finally:
+            outbox.task_done()
+        await screen.flush()
 
 
 async def _show_past(link: Link, session: str, screen: ChatScreen) -> None:
@@ -185,5 +200,10 @@ def _cancel_soon(group: asyncio.TaskGroup, link: Link, talk: Conversation, scree
             screen.note(clean(str(error)), "red")
             await screen.flush()
 
-    group.create_task(cancel())
+    _keep(group, cancel())
     return True
+
+
+def _keep(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    """Have something done soon, by a task that ends with this chat."""
+    group.create_task(work)

@@ -15,7 +15,7 @@ from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input.base import Input
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.output.base import Output
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -39,6 +39,7 @@ class ChatScreen:
         self.session = session
         self.status: Callable[[], tuple[str, int, int]] = lambda: ("is idle", 0, 0)
         self.on_cancel: Callable[[], bool] = lambda: False
+        self.on_note: Callable[[], None] = lambda: None
         self._console = console or Console(file=sys.__stdout__, highlight=False, emoji=False)
         self._clock = SystemClock()
         self._tail = ""
@@ -46,7 +47,7 @@ class ChatScreen:
         self._left = False
         self._interrupted_ms = -TWICE_MS
         bindings = KeyBindings()
-        bindings.add("c-c")(self._interrupt)
+        bindings.add("c-c")(lambda event: self.interrupt())
         self._prompt: PromptSession[str] = PromptSession(
             self._message,
             history=InMemoryHistory(),
@@ -64,7 +65,7 @@ class ChatScreen:
         if self._left:
             return None
         try:
-            return await self._prompt.prompt_async()
+            return await self._prompt.prompt_async(handle_sigint=False)  # `interrupt` hears of it at all times
         except (EOFError, KeyboardInterrupt):
             return None
 
@@ -72,20 +73,21 @@ class ChatScreen:
         """End reading: there is nobody to talk with any more."""
         self._left = True
         application = self._prompt.app
-        if application.is_running:
+        if application.is_running and not application.is_done:
             application.exit(exception=EOFError)
 
-    def _interrupt(self, event: KeyPressEvent) -> None:
+    def interrupt(self) -> None:
+        """Ctrl-C, as a key or as a signal: once cancels (or clears what was typed), twice leaves."""
         now_ms = self._clock.monotonic_ms()
         is_second = now_ms - self._interrupted_ms < TWICE_MS
         self._interrupted_ms = now_ms
         if is_second:
-            event.app.exit(exception=EOFError)
-        elif event.current_buffer.text:
-            event.current_buffer.reset()
+            self.leave()
+        elif self._prompt.default_buffer.text:
+            self._prompt.default_buffer.reset()
         elif not self.on_cancel():
             self.note("nothing runs; Ctrl-C again leaves")
-            event.app.create_background_task(self.flush())
+            self.on_note()
 
     # ---- showing ----
 

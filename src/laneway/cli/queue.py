@@ -9,6 +9,7 @@ import typer
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_message, complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
+from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, ago, line, print_json, print_rows, say
 from laneway.cli.watching import WatchOption, watched
 from laneway.errors import UsageError
@@ -23,7 +24,6 @@ __all__ = ("queue_app", "waiting_in")
 queue_app = typer.Typer(help="What waits, why, and what to do about it.", no_args_is_help=True)
 
 MessageArgument = Annotated[str, typer.Argument(help="The message.", autocompletion=complete_message)]
-SESSIONS_MAX = 1_000
 
 
 @queue_app.command("ls", cls=Reading)
@@ -43,11 +43,11 @@ def _ls(ctx: typer.Context, session: str | None, *, as_json: bool) -> None:
         print_json({"items": found, "next": None})
         return
     rows = [
-        (each["session_key"], each["position"], each["message_id"], each["disposition"], each["mode"],
-         age(each["waited_ms"]), each["text"], each["reason"])
+        (each["session_key"], each["position"], each["message_id"], each["disposition"], age(each["waited_ms"]),
+         each["text"], each["reason"])
         for each in found
     ]  # fmt: skip
-    columns = ("session", ">place", "message", "state", "mode", ">waited", "*text", "*why")
+    columns = ("session", ">#", "message", "state", ">waited", "*text", "*why")
     print_rows(columns, rows, empty="Nothing waits.")
 
 
@@ -56,7 +56,7 @@ def waiting_in(source: Source, session: str | None = None) -> list[dict[str, Any
     if session is not None:
         return list(source.get(path_of("sessions", session, "pending"))["items"])
     found: list[dict[str, Any]] = []
-    for each in source.page("/sessions", limit=SESSIONS_MAX, active=True)["items"]:
+    for each in active_sessions(source):
         if each["waiting"]:
             found += source.get(path_of("sessions", each["session_key"], "pending"))["items"]
     return found

@@ -23,7 +23,7 @@ from laneway.kernel import stories
 from laneway.kernel.mailbox import decode_approval, session_id
 from laneway.kernel.messages import decode_message
 from laneway.kernel.task_board import TASK, decode_task
-from laneway.mail import WAITING_STATES, MessageState, Outcome
+from laneway.mail import WAITING_STATES, MessageState, Outcome, TurnState
 from laneway.mail import Final as Ended
 from laneway.rows import EntryRow, EventRow, MessageRow, Owner, StateRow
 from laneway.stores import open_store
@@ -430,7 +430,7 @@ def _run(row: StateRow) -> dict[str, Any]:
         "session_key": row.session,
         "workspace": row.workspace,
         "state": row.state,
-        "reason": body.get("reason") or "",
+        "reason": "it answered" if row.state == TurnState.SUCCEEDED else body.get("reason") or "",
         "messages": body.get("messages", []),
         "steered": body.get("injected", []),
         "answer": body.get("answer"),

@@ -9,6 +9,7 @@ import typer
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_run, complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
+from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, ago, console, line, print_json, print_rows, say, table
 from laneway.system import SystemClock
 
@@ -20,7 +21,6 @@ __all__ = ("run_app",)
 run_app = typer.Typer(help="Runs: what agents do and have done.", no_args_is_help=True)
 
 RunArgument = Annotated[str, typer.Argument(help="The run.", autocompletion=complete_run)]
-SESSIONS_MAX = 1_000
 
 
 @run_app.command("ls", cls=Reading)
@@ -49,8 +49,8 @@ def ls(
 
 def _found(source: Source, session: str | None, limit: int) -> list[dict[str, Any]]:
     if session is None:
-        active = source.page("/sessions", limit=SESSIONS_MAX, active=True)["items"]
-        return [source.get(path_of("runs", each["run_id"])) for each in active if each["run_id"]][:limit]
+        running = [each["run_id"] for each in active_sessions(source) if each["run_id"]]
+        return [source.get(path_of("runs", each)) for each in running[:limit]]
     found: list[dict[str, Any]] = []
     cursor = ""
     while True:  # lists are oldest first, and people want the newest

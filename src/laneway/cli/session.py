@@ -19,7 +19,9 @@ from laneway.system import SystemClock
 if TYPE_CHECKING:
     from laneway.cli.reach import Source
 
-__all__ = ("session_app",)
+__all__ = ("active_sessions", "session_app")
+
+SESSIONS_MAX = 10_000
 
 session_app = typer.Typer(help="Sessions: what goes on in them, what was said, how to stop one.", no_args_is_help=True)
 
@@ -45,7 +47,16 @@ def ls(
 
 
 def _list(source: Source, limit: int, *, active: bool) -> dict[str, Any]:
-    return source.page("/sessions", limit=limit, active=True if active else None)
+    if not active:
+        return source.page("/sessions", limit=limit)
+    found = active_sessions(source)
+    return {"items": found[:limit], "next": None}
+
+
+def active_sessions(source: Source) -> list[dict[str, Any]]:
+    """The sessions where something runs or waits."""
+    found = source.page("/sessions", limit=SESSIONS_MAX, active=True)["items"]
+    return [each for each in found if each["state"] != "idle" or each["waiting"]]
 
 
 @session_app.command("show", cls=Reading)

@@ -11,6 +11,7 @@ from rich.text import Text
 from laneway.cli.client import Server, path_of
 from laneway.cli.lane import COLUMNS, lane_rows
 from laneway.cli.reach import JsonOption, read
+from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, clean, console, line, print_json, table, until
 from laneway.cli.watching import WatchOption, watched
 from laneway.errors import DeniedError, NotFoundError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ("gathered", "shown", "status")
 
-SESSIONS_MAX: Final = 1_000
 SHOWN: Final = 12
 WAITING_SHOWN: Final = 8
 
@@ -41,8 +41,7 @@ def _status(ctx: typer.Context, *, as_json: bool) -> None:
 
 def gathered(source: Source) -> dict[str, Any]:
     """Everything that one screen shows. What the caller may not see (lanes, with a tenant's token) is null."""
-    active = source.page("/sessions", limit=SESSIONS_MAX, active=True)["items"]
-    sessions = sorted((each for each in active if each["state"] != "idle"), key=lambda each: not each["run_id"])
+    sessions = sorted(active_sessions(source), key=lambda each: not each["run_id"])
     waiting: list[dict[str, Any]] = []
     for each in sessions:
         if each["waiting"] and len(waiting) < WAITING_SHOWN:
