@@ -247,6 +247,17 @@ async def test_every_route_is_in_the_table(tmp_path: Path) -> None:
         assert sockets_of() == {"/v1/sessions/{key}/socket"}
 
 
+async def test_the_table_names_things_that_are_there(tmp_path: Path) -> None:
+    async with houses(tmp_path) as both:
+        both.second = both.first
+        reads = [(route, ask) for route, ask in TABLE.items() if ask.known and route.startswith("GET ")]
+        for route, ask in reads:
+            if not route.startswith("GET /v1/models"):
+                answer = await both.ask(route, ask, both.ids[ask.known])
+                assert answer.status_code == 200, route
+                assert both.leaks(answer.text) != [], route
+
+
 @pytest.mark.slow
 async def test_no_route_tells_a_tenant_anything_of_another(tmp_path: Path) -> None:
     async with houses(tmp_path) as both:
