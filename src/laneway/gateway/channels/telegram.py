@@ -190,7 +190,9 @@ class TelegramChannel:
                 if self._bot is None:
                     self._bot = await self._open_bot(self._options.token, self._options.api_url)
                 self._me = await self._bot.me()
-            except (UnavailableError, RetryLater, GiveUp) as error:
+            except ChannelRefusedError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever Telegram does, it is asked again
                 failures += 1
                 await self._wait_after(error, failures)
             else:
@@ -240,13 +242,14 @@ class TelegramChannel:
 
     async def _wait_after(self, error: Exception, failures: int) -> None:
         """Wait before the next try, and let people see why."""
-        self.problem = str(error)
+        known = isinstance(error, LanewayError | RetryLater | GiveUp)
+        self.problem = str(error) if known else type(error).__name__  # who knows what a library writes into its errors
         assert self._gateway is not None
         if isinstance(error, RetryLater):
             delay_ms = error.after_ms
         else:
             delay_ms = backoff_ms(PATIENT, retry=failures, jitter=self._gateway.env.random.random())
-        _log.warning("channel %r waits %d ms: %s", self.name, delay_ms, error)
+        _log.warning("channel %r waits %d ms: %s", self.name, delay_ms, self.problem)
         await self._pause(delay_ms)
 
     async def _pause(self, delay_ms: int) -> None:
@@ -266,7 +269,9 @@ class TelegramChannel:
         while True:
             try:
                 updates = await self._bot.updates(offset, self._options.poll_s)
-            except (UnavailableError, RetryLater, GiveUp) as error:
+            except ChannelRefusedError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever Telegram does, it is asked again
                 failures += 1
                 await self._wait_after(error, failures)
                 continue

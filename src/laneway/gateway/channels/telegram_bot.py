@@ -81,6 +81,8 @@ class AiogramBot:
             return _salvaged(error.data)
         except AiogramError as error:
             raise self._translated(error) from None
+        if not isinstance(found, list):  # "ok" and no result
+            raise UnavailableError("Telegram answers something that cannot be read")
         return [_received(update) for update in found]
 
     async def say(self, chat_id: int, text: Text) -> None:
