@@ -7,7 +7,10 @@ without an answer is sent again under the same platform id. At the end the check
 the store against each other.
 
 Agents come afterwards (`--agent-kills`): their sessions go on by themselves, and their tools write down their effects.
-Nothing is lost, no write is made twice, and whatever a model is sent is well formed. `make chaos` does both.
+Nothing is lost, no write is made twice, and whatever a model is sent is well formed.
+
+Gateways come last (`--gateway-kills`): real servers under load from HTTP clients, which come back and miss nothing.
+`make chaos` does all three.
 
 The seed decides what is sent and when it kills, not what the system makes of it: two runs are alike, not equal.
 """
@@ -30,6 +33,8 @@ from tests.chaos.agent_life import FILE
 from tests.chaos.agent_life import Sabotage as AgentSabotage
 from tests.chaos.agent_world import AgentWorldOptions, run_agent_world
 from tests.chaos.checker import Evidence, Verdict, judge, read_stored
+from tests.chaos.gateway_checker import GatewayVerdict, verdict_on
+from tests.chaos.gateway_world import GatewayWorldOptions, run_gateway_world
 from tests.chaos.life import Sabotage
 from tests.chaos.loader import ChaosError, WorldOptions, run_world
 from tests.chaos.witness import read_witness
@@ -38,8 +43,10 @@ from tests.chaos.witness import read_witness
 
 KILLS: Final = 2_000
 AGENT_KILLS: Final = 500
+GATEWAY_KILLS: Final = 150
 KILLS_PER_WORLD: Final = 100
 AGENT_KILLS_PER_WORLD: Final = 50
+GATEWAY_KILLS_PER_WORLD: Final = 30
 SHOWN_MAX: Final = 5
 ON_CRASH: Final[tuple[Literal["report", "rerun"], ...]] = ("report", "rerun")
 
@@ -49,6 +56,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--kills", type=int, help="how often to kill an inbox in all (2,000; 0 with --agent-kills)")
     parser.add_argument("--agent-kills", type=int, help="how often to kill agents in all (500; 0 with --kills)")
+    parser.add_argument("--gateway-kills", type=int, help="how often to kill a gateway in all (150; 0 with the others)")
     parser.add_argument("--worlds", type=int, help=f"how many stores (one for every {KILLS_PER_WORLD} kills)")
     parser.add_argument("--seed", type=int, help="what is sent, and when it is killed")
     parser.add_argument("--on-crash", choices=ON_CRASH, help="only this one, instead of both in turn")
@@ -58,9 +66,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-jobs", action="store_true", help="messages only, no durable jobs")
     parser.add_argument("--folder", type=Path, help="where the stores are made, and kept")
     options = parser.parse_args(arguments)
-    only_one = options.kills is not None or options.agent_kills is not None
-    options.kills = options.kills or 0 if only_one else KILLS
-    options.agent_kills = options.agent_kills or 0 if only_one else AGENT_KILLS
+    asked = (options.kills, options.agent_kills, options.gateway_kills)
+    only_some = any(each is not None for each in asked)
+    options.kills = options.kills or 0 if only_some else KILLS
+    options.agent_kills = options.agent_kills or 0 if only_some else AGENT_KILLS
+    options.gateway_kills = options.gateway_kills or 0 if only_some else GATEWAY_KILLS
     return options
 
 
@@ -95,9 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if home.exists() and any(home.iterdir()):
         print(f"{home} is not empty: what is left of another run would be taken for this one's", file=sys.stderr)
         return 2
-    codes = [
-        part(options, home) for part, kills in ((_inboxes, options.kills), (_agents, options.agent_kills)) if kills
-    ]
+    parts = ((_inboxes, options.kills), (_agents, options.agent_kills), (_gateways, options.gateway_kills))
+    codes = [part(options, home) for part, kills in parts if kills]
     if not any(codes) and not options.folder:
         shutil.rmtree(home)
     return max(codes, default=0)
@@ -141,6 +150,24 @@ def _agents(options: argparse.Namespace, home: Path) -> int:
             yield f"agents {index} (seed {world.seed})", world.folder, functools.partial(run_agents_and_judge, world)
 
     return _run("chaos of agents", worlds(), AgentVerdict(), options, home)
+
+
+def _gateways(options: argparse.Namespace, home: Path) -> int:
+    """Kill gateways; the exit code."""
+
+    def worlds() -> Iterator[tuple[str, Path, Callable[[], GatewayVerdict]]]:
+        count = options.worlds or max(1, options.gateway_kills // GATEWAY_KILLS_PER_WORLD)
+        for index in range(count):
+            world = GatewayWorldOptions(
+                folder=home / f"gateway-{index}",
+                seed=options.seed + index,
+                kills=-(-options.gateway_kills // count),
+                rest_s=options.rest,
+            )
+            run = functools.partial(lambda each: verdict_on(run_gateway_world(each)), world)
+            yield f"gateway {index} (seed {world.seed})", world.folder, run
+
+    return _run("chaos of gateways", worlds(), GatewayVerdict(), options, home)
 
 
 class Judged(Protocol):

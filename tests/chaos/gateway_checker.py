@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-__all__ = ("GatewayEvidence", "Sent", "judge_gateway")
+__all__ = ("GatewayEvidence", "GatewayVerdict", "Sent", "judge_gateway", "verdict_on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,54 @@ class GatewayEvidence:
         default_factory=Counter
     )  # by session: calls of which nobody knows whether they happened
     again: Counter[str] = field(default_factory=Counter)  # by kind: how often clients had to come again
+
+
+@dataclass(slots=True)
+class GatewayVerdict:
+    """The tally, and what is wrong, by kind."""
+
+    kills: int = 0
+    accepted: int = 0
+    done: int = 0
+    unknown: int = 0
+    events: int = 0
+    wrong: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.wrong
+
+    def add(self, other: GatewayVerdict) -> None:
+        """Take another one in."""
+        for name in ("kills", "accepted", "done", "unknown", "events"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for kind, places in other.wrong.items():
+            self.wrong.setdefault(kind, []).extend(places)
+
+    def line(self) -> str:
+        """The tally in one line."""
+        bad = sum(map(len, self.wrong.values()))
+        return (
+            f"{self.kills} kills, {self.accepted:,} accepted, {self.done:,} done, {self.unknown} told unknown, "
+            f"{self.events:,} events followed, {bad} promises broken"
+        )
+
+
+def verdict_on(found: GatewayEvidence) -> GatewayVerdict:
+    """What is to be said about one world."""
+    wrong: dict[str, list[str]] = {}
+    for problem in judge_gateway(found):
+        kind, _, rest = problem.partition(": ")
+        wrong.setdefault(kind, []).append(rest)
+    return GatewayVerdict(
+        kills=found.again["kill"],
+        accepted=len(found.accepted),
+        done=len(found.done),
+        unknown=found.unknown.total(),
+        events=sum(map(len, found.seen.values())),
+        wrong=wrong,
+    )
 
 
 def judge_gateway(found: GatewayEvidence) -> list[str]:
