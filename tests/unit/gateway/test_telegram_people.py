@@ -9,6 +9,8 @@ import pytest
 
 from laneway.errors import ConfigError, ModelError
 from laneway.gateway.channels import channels_of
+from laneway.gateway.channels.fields import Fields
+from laneway.gateway.channels.telegram import TelegramOptions
 from laneway.gateway.channels.telegram_records import Press
 from laneway.models import call, fail, say
 from laneway.rows import Owner
@@ -87,7 +89,11 @@ async def test_a_stranger_approves_nothing_and_an_approver_does(tmp_path: Path) 
         assert [each.id for each in gateway.default.inbox.approvals()] == [approval.id]
         bot.push(written(3, f"/approve {approval.id}", user_id=8, user_name="Bob"))
         await bot.until(lambda: "done" in bot.texts())
+        entries = await gateway.audit.entries("default")
     assert "approve" in bot.texts()[1]
+    assert [(each.actor, each.action, each.target) for each in entries] == [
+        ("telegram:8", "approval.approve", approval.id)
+    ]
     assert (tmp_path / "a.txt").read_text() == "hello"
 
 
@@ -210,3 +216,8 @@ def test_a_wrong_setting_is_named_and_the_token_is_not(block: dict[str, Any], se
     assert caught.value.setting == f"gateway.channels.tg.{setting}"
     assert TOKEN not in str(caught.value)
     assert TOKEN not in repr(vars(caught.value))
+
+
+def test_secrets_are_in_no_text_that_a_record_makes_of_itself() -> None:
+    options = TelegramOptions.read(Fields("tg", {"token": TOKEN}))
+    assert "secret" not in repr(options)

@@ -3,11 +3,11 @@
 A channel connects people who are elsewhere (a messenger, a system of somebody else) with sessions of one workspace. It
 does two things, and both survive a crash at any moment:
 
-**In.** It calls `gateway.submit` with the caller of its `Place` (scope `chat`, nothing more), a session key of its own
+**In.** It calls `taking.submit` with its `Place` (whose caller may talk, and nothing more), a session key of its own
 (`place.key(...)`), a sender (`place.sender(...)`: what a person may do is in the configuration, never in what they
-say), its name as `channel`, and the platform's id as `message_id`. `submit` returns when the message is on disk; only
-then the platform is told that it has arrived. A platform that was not told sends it again, and the same id gets the
-first receipt: nothing is lost and nothing runs twice. Commands (`/stop`, `/approve` …) are messages like all others.
+say), and the platform's id as `message_id`. `submit` returns when the message is on disk; only then the platform is
+told that it has arrived. A platform that was not told sends it again, and the same id gets the first receipt: nothing
+is lost and nothing runs twice. Commands (`/stop`, `/approve` …) are messages like all others.
 
 **Out.** Everything that has to be said is a stored event of a session: an answer, the reply to a command, a notice, a
 request for approval. An `Outbox` reads them and hands each to the channel as an `Outgoing`, in the order of each

@@ -19,7 +19,7 @@ import functools
 import importlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never
 
 from laneway.errors import (
@@ -38,6 +38,7 @@ from laneway.gateway.channels.letters import root_of
 from laneway.gateway.channels.outbox import PATIENT, STOP_MS, Later, Outbox, later
 from laneway.gateway.channels.port import ChannelRefusedError, Outgoing, Place, Saying
 from laneway.gateway.channels.splitting import length_of, split
+from laneway.gateway.channels.taking import submit
 from laneway.gateway.channels.telegram_records import BotApi, Me, Press, Received, Text, Unreadable, Written
 from laneway.kernel.jobs import backoff_ms
 from laneway.mail import MessageState, Receipt, Sender
@@ -74,7 +75,7 @@ class TelegramOptions:
     """The settings of a channel of this kind."""
 
     place: Place
-    token: str
+    token: str = field(repr=False)
     api_url: str = API
     users: frozenset[str] = frozenset()
     chats: frozenset[str] = frozenset()
@@ -350,15 +351,12 @@ class TelegramChannel:
     ) -> Receipt:
         gateway = self._gateway
         assert gateway is not None
-        if gateway.is_stopping:
-            raise ClosedError(opened=True, what="gateway")
-        return await gateway.submit(
-            gateway.workspace(self._place.workspace),
-            self._place.caller,
+        return await submit(
+            gateway,
+            self._place,
             self._key(update),
             text,
             sender=sender,
-            channel=self.name,
             account=self._account,
             thread=str(update.thread_id) if update.thread_id else "",
             chat_type=update.chat_type,

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +31,7 @@ from laneway.gateway.channels.outbox import PATIENT, Later, Outbox, later
 from laneway.gateway.channels.port import Outgoing, Place, Saying
 from laneway.gateway.channels.posting import Poster, Resolve
 from laneway.gateway.channels.signing import PREFIX, headers_of, key_of, verify
+from laneway.gateway.channels.taking import submit
 from laneway.mail import Receipt
 from laneway.records import RetryPolicy
 from laneway.tools.addresses import parse_url
@@ -70,7 +71,7 @@ class WebhookOptions:
     """The settings of a channel of this kind."""
 
     place: Place
-    keys: tuple[bytes, ...]
+    keys: tuple[bytes, ...] = field(repr=False)
     url: str = ""
     allow_private: bool = False
     tolerance_ms: int = 300_000
@@ -172,13 +173,12 @@ class WebhookChannel:
             return known
         message = _parsed(body)
         place = options.place
-        receipt = await gateway.submit(
-            gateway.workspace(place.workspace),
-            place.caller,
+        receipt = await submit(
+            gateway,
+            place,
             place.key(message.session),
             message.text,
             sender=place.sender(message.sender, message.sender_name),
-            channel=place.name,
             thread=message.thread,
             chat_type=message.chat_type,
             attachments=message.attachments,
