@@ -89,14 +89,16 @@ class Door:
         await self.guard(scope, receive, seen.send)
         return seen
 
-    async def open(self, *headers: tuple[bytes, bytes], extensions: dict[str, Any] | None = None) -> Seen:
+    async def open(
+        self, *headers: tuple[bytes, bytes], extensions: dict[str, Any] | None = None, host: Headers = (HOST,)
+    ) -> Seen:
         """Open a WebSocket."""
         seen = Seen()
         scope = {
             "type": "websocket",
             "path": "/v1/sessions/s/socket",
             "raw_path": b"/v1/sessions/s/socket",
-            "headers": [HOST, *headers],
+            "headers": [*host, *headers],
             "client": ("127.0.0.1", 5),
             "subprotocols": [],
             "extensions": extensions or {},
@@ -297,6 +299,14 @@ async def test_pages_of_other_sites_open_no_sockets(headers: list[tuple[bytes, b
 async def test_our_own_page_and_programs_open_sockets(headers: list[tuple[bytes, bytes]]) -> None:
     door = Door()
     assert (await door.open(*headers)).messages == [{"type": "websocket.accept"}]
+
+
+async def test_a_rebound_name_opens_no_socket_even_with_an_origin_that_fits() -> None:
+    door = Door()
+    evil = [(b"host", b"evil.example:8420")]
+    seen = await door.open((b"origin", b"http://evil.example:8420"), host=evil)
+    assert seen.messages[0]["type"] == "websocket.close"
+    assert door.bodies == []
 
 
 async def test_an_origin_that_is_configured_may_write_from_another_site() -> None:
