@@ -132,6 +132,23 @@ TABLE: dict[str, Ask] = {
     "POST /v1/channels/{name}/webhook": Ask("key", {"text": "hello"}),
 }
 
+OPEN = {"GET /healthz", "GET /readyz"}
+OWN_PROOF = {"POST /v1/channels/{name}/webhook"}  # a signature, not a token
+SHARED = {"GET /metrics", "GET /v1/lanes", "GET /v1/limits", "GET /v1/config", "GET /v1/channels"}
+ADMIN = {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/{token_id}"}
+OPERATE = {
+    "GET /v1/audit",
+    "POST /v1/ledger/{entry_id}/settle",
+    "PATCH /v1/lanes/{name}",
+    "POST /v1/limits/{key}/close",
+    "POST /v1/limits/{key}/open",
+    "PATCH /v1/dead-letters/{letter_id}",
+    "DELETE /v1/dead-letters/{letter_id}",
+    "POST /v1/dead-letters/{letter_id}/retry",
+    "POST /v1/approvals/{approval_id}",
+    "POST /v1/schedules",
+    "DELETE /v1/schedules/{schedule_id}",
+}
 OPENAI: dict[str, Any] = {
     "/v1/chat/completions": {
         "model": "laneway",
@@ -330,3 +347,26 @@ async def test_no_stream_tells_a_tenant_anything_of_another(tmp_path: Path) -> N
         for told in (*[ear.raw.decode() for ear in ears], *[str(talk.said) for talk in talks]):
             assert both.leaks(told, both.ids["approval_id"], KEY) == []
         assert both.stage.gateway.default.inbox.approvals(tenant="acme")[0].id == both.ids["approval_id"]
+
+
+async def statuses(both: Houses, headers: dict[str, str]) -> dict[str, int]:
+    """What each route says to a caller about things of the first tenant."""
+    both.second = headers
+    asked = [(route, ask) for route, ask in TABLE.items() if route not in OPEN | OWN_PROOF and ask is not ELSEWHERE]
+    return {route: (await both.ask(route, ask, both.ids.get(ask.known, ""))).status_code for route, ask in asked}
+
+
+@pytest.mark.slow
+async def test_every_route_asks_for_a_token_and_for_its_scope(tmp_path: Path) -> None:
+    async with houses(tmp_path) as both:
+        before = await both.state()
+        assert set((await statuses(both, {})).values()) == {401}
+        assert set((await statuses(both, {"Authorization": "Bearer lw_0_0"})).values()) == {401}
+        worker = await statuses(both, await both.stage.token("worker", tenant="other"))
+        assert set(worker.values()) == {403}
+        other = await statuses(both, await both.stage.token("chat", tenant="other"))
+        assert {route for route, status in other.items() if status == 403} == OPERATE | SHARED | ADMIN
+        operator = await statuses(both, await both.stage.token("operate", tenant="other"))
+        changed = {route for route in OPERATE if route.split("/")[2] in ("lanes", "limits")}
+        assert {route for route, status in operator.items() if status == 403} == SHARED | ADMIN | changed
+        assert await both.state() == before

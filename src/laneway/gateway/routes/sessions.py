@@ -195,7 +195,7 @@ def _summary(workspace: Workspace, owner: Owner) -> dict[str, Any]:
 
 
 def _details(workspace: Workspace, owner: Owner) -> SessionDetails:
-    session = workspace.live_session(owner.tenant, owner.session)
+    session = workspace.host.sessions.get((owner.tenant, owner.session))  # those of sub-agents are there, too
     stats = {} if session is None else session.queue_stats().lanes
     return SessionDetails(
         **_summary(workspace, owner),
