@@ -15,9 +15,14 @@ from laneway.gateway.channels.telegram_records import Press
 from laneway.models import call, fail, say
 from laneway.rows import Owner
 from tests.channel_stage import TOKEN, FakeBot, Timers, bot_of, grouped, mention, telegram_stage, written
-from tests.gateway_stage import SIMPLE, gateway_in
+from tests.gateway_stage import SIMPLE, gateway_in, spec_of
+from tests.subagent_stage import Cast
 
 ASKING = SIMPLE + "permissions:\n  default_decision: ask\nconfirmation:\n  default_timeout_ms: 100000000\n"
+CHILD_ASKS = SIMPLE + (
+    "subagents: true\npermissions: {default_decision: allow, ask: [write]}\n"
+    "confirmation: {default_timeout_ms: 100000000}\n"
+)
 WRITES: list[list[Any]] = [[call("write", path="a.txt", content="hello")], [say("done")]]
 
 
@@ -221,3 +226,18 @@ def test_a_wrong_setting_is_named_and_the_token_is_not(block: dict[str, Any], se
 def test_secrets_are_in_no_text_that_a_record_makes_of_itself() -> None:
     options = TelegramOptions.read(Fields("tg", {"token": TOKEN}))
     assert "secret" not in repr(options)
+
+
+async def test_what_a_sub_agent_asks_is_asked_in_the_chat_and_its_own_words_are_not_told_there(tmp_path: Path) -> None:
+    bot = FakeBot(written(1, "go"))
+    cast = Cast(go=[[call("task", prompt="child")]], child=[[call("write", path="a.txt", content="x")]])
+    specs = [spec_of(tmp_path, text=CHILD_ASKS, model=cast.model)]
+    async with telegram_stage(tmp_path, bot, channel={"owners": [7]}, specs=specs) as (gateway, _):
+        await bot.until(lambda: bool(bot.said))
+        approval = gateway.default.inbox.approvals()[0]
+        assert approval.session_key.startswith("telegram:7~")
+        await gateway.default.inbox.approve(approval.id)
+        await bot.until(lambda: "done go" in bot.texts())
+    assert approval.id in bot.texts()[0]
+    assert "done child" not in bot.texts()
+    assert (tmp_path / "a.txt").read_text() == "x"
