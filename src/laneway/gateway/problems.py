@@ -103,6 +103,12 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0] if error.errors() else {"loc": (), "msg": "it does not fit"}
         where = ".".join(str(part) for part in first["loc"])
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if first["loc"] == ("body",) and kind != "application/json" and not kind.endswith("+json"):
+            sent = f"not {kind}" if kind else "and says so"
+            return problem(
+                415, "not_json", f"the body has to be JSON, {sent}", hint="send Content-Type: application/json"
+            )
         is_json = first.get("type") == "json_invalid"
         status, code = (400, "invalid_json") if is_json else (422, "invalid_request")
         detail = f"{where}: {first['msg']}" if where else str(first["msg"])

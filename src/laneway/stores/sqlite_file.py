@@ -106,6 +106,9 @@ def corrupt(path: str, reason: str) -> StoreCorruptError:
 def connect(path: str, *, busy_ms: int, read_only: bool = False, create: bool = False) -> sqlite3.Connection:
     """A connection whose transactions begin and end where the code says so. It belongs to the thread that made it."""
     mode = "ro" if read_only else "rwc" if create else "rw"  # only who opens a store may make its file
+    if create:  # conversations are nobody else's business; the files beside it get the same rights from SQLite
+        with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     connection = sqlite3.connect(
         f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}",
         uri=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.gateway_stage import gateway_stage, serving
@@ -29,3 +30,20 @@ async def test_a_real_server_takes_messages(tmp_path: Path) -> None:
     async with serving(tmp_path) as stage:
         receipt = await stage.send("s1", "hello")
         assert receipt["disposition"] == "queued"
+
+
+async def test_a_body_that_does_not_say_that_it_is_json_is_told_how(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        answer = await stage.client.post("/v1/sessions/s1/messages", content=b'{"text": "hi"}', headers=form)
+        assert (answer.status_code, answer.json()["code"]) == (415, "not_json")
+        assert "application/json" in answer.json()["hint"]
+
+
+async def test_nobody_else_on_the_machine_can_read_the_store(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        await stage.send("s1", "hello")
+        found = [name for name in os.listdir(tmp_path) if name.startswith("laneway.db") and "lock" not in name]
+        modes = {name: os.stat(tmp_path / name).st_mode & 0o077 for name in found}
+        assert modes
+        assert set(modes.values()) == {0}
