@@ -59,7 +59,7 @@ CHECKS = [
     response_schema_conformance,
     response_headers_conformance,
 ]
-EXAMPLES = 15
+EXAMPLES = 12
 SCOPES = ("chat", "operate", "worker", "admin")
 
 
