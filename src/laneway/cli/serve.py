@@ -12,70 +12,78 @@ from laneway.errors import ConfigError
 __all__ = ("serve",)
 
 
+Host = Annotated[
+    str | None,
+    typer.Option(help="The address to listen on. Default: 127.0.0.1.", envvar="LANEWAY_HOST", metavar="HOST"),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        help="The port; 0 picks a free one. Default: 8420.", envvar="LANEWAY_PORT", metavar="PORT", min=0, max=65535
+    ),
+]
+StoreAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Where everything is kept. Default: sqlite:///laneway.db.", envvar="LANEWAY_STORE", metavar="ADDRESS"
+    ),
+]
+MainFile = Annotated[str | None, typer.Option(help="The main file.", envvar="LANEWAY_CONFIG", metavar="FILE")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        help="The model of every agent: scripted, or a provider and a model such as openai/gpt-5.",
+        envvar="LANEWAY_MODEL",
+        metavar="NAME",
+    ),
+]
+Workspaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workspace",
+        help="A folder with its agent.yaml, agent.hcl or agent.toml; may be given more than once. "
+        "Default: those of the main file, or the current folder.",
+        envvar="LANEWAY_WORKSPACE",
+        metavar="DIR",
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(help="The lines on standard error: console or json.", envvar="LANEWAY_LOG_FORMAT", metavar="F"),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        help="From which level on: debug, info, warning, error. Default: warning.",
+        envvar="LANEWAY_LOG_LEVEL",
+        metavar="LEVEL",
+    ),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.", envvar="LANEWAY_VERBOSE")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Set a value of the configuration: gateway.drain_ms=60000.",
+        envvar="LANEWAY_SET",
+        metavar="KEY=VALUE",
+    ),
+]
+
+
 def serve(
-    host: Annotated[
-        str | None,
-        typer.Option(help="The address to listen on. [default: 127.0.0.1]", envvar="LANEWAY_HOST", metavar="HOST"),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            help="The port; 0 picks a free one. [default: 8420]",
-            envvar="LANEWAY_PORT",
-            metavar="PORT",
-            min=0,
-            max=65535,
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="Where everything is kept. [default: sqlite:///laneway.db]", envvar="LANEWAY_STORE", metavar="ADDRESS"
-        ),
-    ] = None,
-    config: Annotated[str | None, typer.Option(help="The main file.", envvar="LANEWAY_CONFIG", metavar="FILE")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model of every agent: scripted, or a provider and a model such as openai/gpt-5.",
-            envvar="LANEWAY_MODEL",
-            metavar="NAME",
-        ),
-    ] = None,
-    workspaces: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--workspace",
-            help="A folder with its agent.yaml, agent.hcl or agent.toml; may be given more than once. "
-            "[default: those of the main file, or the current folder]",
-            envvar="LANEWAY_WORKSPACE",
-            metavar="DIR",
-        ),
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(help="The lines on standard error: console or json.", envvar="LANEWAY_LOG_FORMAT", metavar="F"),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(
-            help="From which level on: debug, info, warning, error. [default: warning]",
-            envvar="LANEWAY_LOG_LEVEL",
-            metavar="LEVEL",
-        ),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="The same as --log-level debug.", envvar="LANEWAY_VERBOSE")
-    ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Set a value of the configuration: gateway.drain_ms=60000.",
-            envvar="LANEWAY_SET",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    store: StoreAddress = None,
+    config: MainFile = None,
+    model: ModelName = None,
+    workspaces: Workspaces = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    verbose: Verbose = False,
+    overrides: Overrides = None,
 ) -> None:
     """Take messages for many sessions over HTTP and run agents for them.
 
