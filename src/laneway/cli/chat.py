@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sys
 import uuid
-from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -113,7 +112,6 @@ async def _talk(ctx: typer.Context, session: str, mode: Mode | None) -> None:
             ]
             screen.status = lambda: _state(talk)
             screen.on_cancel = lambda: _cancel_soon(group, link, talk, screen)
-            screen.on_note = lambda: _keep(group, screen.flush())
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, screen.interrupt)
             while (text := await screen.read()) is not None and text.strip() not in LEAVE:
                 if text.strip():
@@ -121,7 +119,7 @@ async def _talk(ctx: typer.Context, session: str, mode: Mode | None) -> None:
             await outbox.join()
             for each in tasks:
                 each.cancel()
-        await screen.flush()
+        screen.flush()
     if trouble:
         raise trouble[0]
     if talk.is_working:
@@ -145,7 +143,7 @@ async def _listen(
         async with aclosing(link.events(path_of("sessions", session, "events"))) as events:
             async for told in events:
                 talk.hear(told)
-                await screen.flush()
+                screen.flush()
         trouble.append(TransportUnavailableError("the server has ended this conversation", hint="is the token good?"))
     except LanewayError as error:
         trouble.append(error)
@@ -165,7 +163,7 @@ async def _say_all(
             screen.note(clean(str(error)), "red")
         finally:
             outbox.task_done()
-        await screen.flush()
+        screen.flush()
 
 
 async def _show_past(link: Link, session: str, screen: ChatScreen) -> None:
@@ -179,7 +177,7 @@ async def _show_past(link: Link, session: str, screen: ChatScreen) -> None:
             mark = "> " if entry["role"] == "user" else ""
             screen.note(f"{mark}{line(entry['text'])}")
     screen.note("Ctrl-C cancels a run, twice leaves. /status, /queue, /stop and other commands work here.")
-    await screen.flush()
+    screen.flush()
 
 
 def _state(talk: Conversation) -> tuple[str, int, int]:
@@ -198,12 +196,7 @@ def _cancel_soon(group: asyncio.TaskGroup, link: Link, talk: Conversation, scree
             await link.ask("POST", path_of("runs", run_id, "cancel"), body={"reason": "cancelled in chat"})
         except LanewayError as error:
             screen.note(clean(str(error)), "red")
-            await screen.flush()
+            screen.flush()
 
-    _keep(group, cancel())
+    group.create_task(cancel())
     return True
-
-
-def _keep(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
-    """Have something done soon, by a task that ends with this chat."""
-    group.create_task(work)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input.base import Input
@@ -39,7 +38,6 @@ class ChatScreen:
         self.session = session
         self.status: Callable[[], tuple[str, int, int]] = lambda: ("is idle", 0, 0)
         self.on_cancel: Callable[[], bool] = lambda: False
-        self.on_note: Callable[[], None] = lambda: None
         self._console = console or Console(file=sys.__stdout__, highlight=False, emoji=False)
         self._clock = SystemClock()
         self._tail = ""
@@ -87,7 +85,7 @@ class ChatScreen:
             self._prompt.default_buffer.reset()
         elif not self.on_cancel():
             self.note("nothing runs; Ctrl-C again leaves")
-            self.on_note()
+            self.flush()
 
     # ---- showing ----
 
@@ -122,17 +120,22 @@ class ChatScreen:
         self.end_text()
         self._ready.append(Text(text, style=style))
 
-    async def flush(self) -> None:
-        """Print what is whole above the prompt."""
-        ready, self._ready = self._ready, []
-        if ready:
-            await run_in_terminal(lambda: self._print(ready))
-        elif self._prompt.app.is_running:
-            self._prompt.app.invalidate()
+    def flush(self) -> None:
+        """Print what is whole above the prompt.
 
-    def _print(self, texts: list[Text]) -> None:
-        for each in texts:
+        The terminal stays as it is meanwhile: `run_in_terminal` would give it back for a moment, and a key that is
+        pressed in that moment would be lost.
+        """
+        ready, self._ready = self._ready, []
+        application = self._prompt.app
+        is_typing = application.is_running and not application.is_done
+        if ready and is_typing:
+            application.renderer.erase()
+        for each in ready:
             self._console.print(each)
+        if ready and is_typing:
+            application.renderer.request_absolute_cursor_position()
+        application.invalidate()
 
     def _message(self) -> StyleAndTextTuples:
         above: StyleAndTextTuples = [("", f"{self._tail}\n")] if self._tail else []

@@ -32,7 +32,7 @@ __all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated")
 
 URL: Final = "http://127.0.0.1:8420"
 TIMEOUT: Final = httpx2.Timeout(30, connect=5)
-PAGE: Final = 200
+PAGE: Final = 1_000
 STANDARD: Final = frozenset({"type", "title", "status", "detail", "code", "hint", "instance"})
 
 

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import httpx2
 
-from laneway.cli.client import URL, Server, Target
+from laneway.cli.client import URL, Server, Target, path_of
 from laneway.cli.tables import line
 from laneway.errors import LanewayError
 
 __all__ = ("complete_approval", "complete_lane", "complete_message", "complete_run", "complete_session")
 
 TIMEOUT_S: Final = 0.7
-MOST: Final = 100
+MOST: Final = 1_000
+SESSIONS_MAX: Final = 5
 
 
 def complete_session(incomplete: str) -> list[tuple[str, str]]:
@@ -23,13 +24,16 @@ def complete_session(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_message(incomplete: str) -> list[tuple[str, str]]:
-    """Messages that wait."""
-    return _matching(incomplete, ((item["message_id"], line(item["text"], 40)) for item in _items("/messages")))
+    """Messages that wait; those of the first few sessions."""
+    waiting = [item["session_key"] for item in _items("/sessions", active=True) if item["waiting"]]
+    found = [each for key in waiting[:SESSIONS_MAX] for each in _items(path_of("sessions", key, "pending"))]
+    return _matching(incomplete, ((item["message_id"], line(item["text"], 40)) for item in found))
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
-    """Runs."""
-    return _matching(incomplete, ((item["run_id"], item["state"]) for item in _items("/runs")))
+    """Runs that go on."""
+    running = [item for item in _items("/sessions", active=True) if item["run_id"]]
+    return _matching(incomplete, ((item["run_id"], item["session_key"]) for item in running))
 
 
 def complete_lane(incomplete: str) -> list[tuple[str, str]]:

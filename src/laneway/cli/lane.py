@@ -41,12 +41,15 @@ def ls(
     watch: WatchOption = False,
 ) -> None:
     """List the lanes: what runs, what waits, how wide they are."""
-    watched(ctx, lambda: _ls(ctx, every=every, as_json=as_json), watch=watch)
+    watched(ctx, lambda: _fetched(ctx), lambda found: _show(found, every=every, as_json=as_json), watch=watch)
 
 
-def _ls(ctx: typer.Context, *, every: bool, as_json: bool) -> None:
+def _fetched(ctx: typer.Context) -> list[dict[str, Any]]:
     with asking(ctx) as server:
-        found = list(server.items("/lanes"))
+        return list(server.items("/lanes"))
+
+
+def _show(found: list[dict[str, Any]], *, every: bool, as_json: bool) -> None:
     if as_json:
         print_json({"items": found, "next": None})
     else:

@@ -34,11 +34,15 @@ def ls(
     watch: WatchOption = False,
 ) -> None:
     """List what waits, in order, and why."""
-    watched(ctx, lambda: _ls(ctx, session, as_json=as_json), watch=watch)
+    watched(
+        ctx,
+        lambda: read(ctx, lambda source: waiting_in(source, session)),
+        lambda found: _show_waiting(found, as_json=as_json),
+        watch=watch,
+    )
 
 
-def _ls(ctx: typer.Context, session: str | None, *, as_json: bool) -> None:
-    found = read(ctx, lambda source: waiting_in(source, session))
+def _show_waiting(found: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json({"items": found, "next": None})
         return

@@ -28,11 +28,10 @@ WAITING_SHOWN: Final = 8
 
 def status(ctx: typer.Context, as_json: JsonOption = False, watch: WatchOption = False) -> None:
     """Show how the server is: what runs, what waits and why, what asks for an answer."""
-    watched(ctx, lambda: _status(ctx, as_json=as_json), watch=watch)
+    watched(ctx, lambda: read(ctx, gathered), lambda found: _show(found, as_json=as_json), watch=watch)
 
 
-def _status(ctx: typer.Context, *, as_json: bool) -> None:
-    found = read(ctx, gathered)
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:

@@ -22,6 +22,7 @@ from laneway.cli.reach import JsonOption, target_of
 from laneway.cli.status import gathered, shown
 from laneway.cli.tables import console, line, print_json
 from laneway.cli.watching import beats
+from laneway.errors import UnavailableError
 
 __all__ = ("top",)
 
@@ -63,6 +64,7 @@ def top(
 async def _live(target: Target) -> None:
     recent: deque[str] = deque(maxlen=RECENT)
     ended = asyncio.Event()
+    found: dict[str, Any] | None = None
     with Server(target) as server, _keys(ended.set), Live(console=Console(highlight=False), screen=True) as live:
         async with Link(target) as link, aclosing(beats(link)) as rounds:
             quitter = asyncio.get_running_loop().create_task(ended.wait(), name="laneway-top-quit")
@@ -76,7 +78,8 @@ async def _live(target: Target) -> None:
                             await following
                         return
                     recent.extend(text for told in following.result() if (text := _told(told)))
-                    found = await asyncio.to_thread(gathered, server)
+                    with contextlib.suppress(UnavailableError):  # it restarts: the stream says so, and comes back
+                        found = await asyncio.to_thread(gathered, server)
                     live.update(_screen(found, list(recent)), refresh=True)
             except StopAsyncIteration:
                 return
@@ -84,9 +87,10 @@ async def _live(target: Target) -> None:
                 quitter.cancel()
 
 
-def _screen(found: dict[str, Any], recent: list[str]) -> RenderableType:
+def _screen(found: dict[str, Any] | None, recent: list[str]) -> RenderableType:
     happened: list[RenderableType] = [Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in recent]
-    return Group(shown(found), Text(), *happened, Text("q ends this", style="dim"))
+    above = [] if found is None else [shown(found), Text()]
+    return Group(*above, *happened, Text("q ends this", style="dim"))
 
 
 def _told(told: Told) -> str:

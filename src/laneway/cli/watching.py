@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -15,42 +15,40 @@ from rich.console import Console
 from laneway.cli.link import LOST, Link, Told
 from laneway.cli.reach import target_of
 from laneway.cli.tables import errors, say
-from laneway.errors import UsageError
+from laneway.errors import UnavailableError, UsageError
 
 __all__ = ("WatchOption", "beats", "watched")
 
 CALM_S: Final = 0.5
 AT_LEAST_S: Final = 5.0  # what events do not tell (lanes, ages) is looked at now and then
 
+T = TypeVar("T")
 WatchOption = Annotated[bool, typer.Option("--watch", help="Show it again whenever something changes.")]
 
 
-def watched(ctx: typer.Context, show: Callable[[], None], *, watch: bool) -> None:
-    """Call `show` once, or again and again until Ctrl-C."""
+def watched(ctx: typer.Context, fetch: Callable[[], T], show: Callable[[T], None], *, watch: bool) -> None:
+    """Show what was fetched: once, or again and again until Ctrl-C."""
     if not watch:
-        show()
+        show(fetch())
         return
     if ctx.meta.get("laneway.reach", {}).get("store", ("", False))[1]:
         raise UsageError("a store tells of no changes", hint="--watch needs a server: leave --store out")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_watch(ctx, show))
+        asyncio.run(_watch(ctx, fetch, show))
 
 
-async def _watch(ctx: typer.Context, show: Callable[[], None]) -> None:
+async def _watch(ctx: typer.Context, fetch: Callable[[], T], show: Callable[[T], None]) -> None:
     async with Link(target_of(ctx)) as link, aclosing(beats(link)) as rounds:
         async for told in rounds:
             for each in told:
                 if each.event == LOST:
                     say(f"connection lost, trying again: {each.data.get('reason', '')}", to=errors())
-            await asyncio.to_thread(_show_again, show)
-
-
-def _show_again(show: Callable[[], None]) -> None:
-    """On a terminal what is new takes the place of the old; in a pipe it follows it."""
-    if sys.stdout.isatty():
-        Console().clear()
-    show()
-    sys.stdout.flush()
+            with contextlib.suppress(UnavailableError):  # it restarts: the stream says so, and comes back
+                found = await asyncio.to_thread(fetch)
+                if sys.stdout.isatty():  # what is new takes the place of the old; in a pipe it follows it
+                    Console().clear()
+                show(found)
+                sys.stdout.flush()
 
 
 async def beats(link: Link, path: str = "/events", *, calm_s: float = CALM_S) -> AsyncGenerator[list[Told]]:

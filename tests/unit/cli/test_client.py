@@ -174,14 +174,14 @@ def test_a_list_is_read_page_by_page_until_there_is_enough() -> None:
         after = int(request.url.params.get("after") or 0)
         limit = int(request.url.params["limit"])
         asked_for.append(f"{after}+{limit}")
-        numbers = list(range(after + 1, min(after + limit, 450) + 1))
-        return httpx2.Response(200, json={"items": numbers, "next": str(numbers[-1]) if numbers[-1] < 450 else None})
+        numbers = list(range(after + 1, min(after + limit, 2_450) + 1))
+        return httpx2.Response(200, json={"items": numbers, "next": str(numbers[-1]) if numbers[-1] < 2_450 else None})
 
     with Server(Target(), transport=httpx2.MockTransport(handler)) as server:
-        assert server.page("/runs", limit=250)["items"] == list(range(1, 251))
-        assert server.page("/runs", limit=250)["next"] == "250"
-        assert list(server.items("/runs")) == list(range(1, 451))
-    assert asked_for[:2] == ["0+200", "200+50"]
+        assert server.page("/runs", limit=1_250)["items"] == list(range(1, 1_251))
+        assert server.page("/runs", limit=1_250)["next"] == "1250"
+        assert list(server.items("/runs")) == list(range(1, 2_451))
+    assert asked_for[:2] == ["0+1000", "1000+250"]
 
 
 def test_readiness_is_told_with_every_check() -> None:
