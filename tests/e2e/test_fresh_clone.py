@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is committed, and nothing else."""
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is committed, and nothing else. It is removed afterwards: with its packages it is large."""
     folder = tmp_path_factory.mktemp("clone") / "laneway"
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True, timeout=60, capture_output=True)
-    return folder
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def fresh(tmp_path: Path) -> dict[str, str]:
