@@ -33,7 +33,7 @@ class Fields:
 
     def wrong(self, setting: str, message: str, hint: str = "") -> ConfigError:
         """What is wrong with a setting. The value is left out: it may be a secret."""
-        return ConfigError(f"{self._path}.{setting} {message}", setting=f"{self._path}.{setting}", hint=hint)
+        return ConfigError(f"{setting} {message}", setting=f"{self._path}.{setting}", hint=hint)
 
     def text(self, setting: str, default: str | None = None, *, hint: str = "") -> str:
         """Some text; without a default it has to be there."""

@@ -35,13 +35,14 @@ from laneway.errors import (
 from laneway.events import ApprovalAsked, Event, MessageWaited, SessionEvent, TurnEnded, TurnStarted, TypingStarted
 from laneway.gateway.channels.fields import Fields
 from laneway.gateway.channels.letters import root_of
-from laneway.gateway.channels.outbox import PATIENT, STOP_MS, Later, Outbox, later
+from laneway.gateway.channels.outbox import STOP_MS, Later, Outbox, later
 from laneway.gateway.channels.port import ChannelRefusedError, Outgoing, Place, Saying
 from laneway.gateway.channels.splitting import length_of, split
 from laneway.gateway.channels.taking import submit
 from laneway.gateway.channels.telegram_records import BotApi, Me, Press, Received, Text, Unreadable, Written
 from laneway.kernel.jobs import backoff_ms
 from laneway.mail import MessageState, Receipt, Sender
+from laneway.records import RetryPolicy
 
 if TYPE_CHECKING:
     from laneway.gateway.service import Gateway
@@ -64,6 +65,8 @@ PRIVATE: Final = "private"
 SEEN: Final = "👀"
 START: Final = "/start"
 GREETING: Final = "Hello. Write what you want to have done; /status says what is going on, /stop ends it."
+IMPATIENT: Final = RetryPolicy(initial_delay_ms=1_000, factor=2.0, max_delay_ms=30_000, jitter=0.5)
+"""When Telegram is asked again: people wait."""
 NOT_NOW: Final = (UnavailableError, ClosedError, DrainingError)
 
 OpenBot = Callable[[str, str], Awaitable[BotApi]]
@@ -210,7 +213,9 @@ class TelegramChannel:
             call_later=self._later,
             on_refused=self._outbox_refused,
         )
-        await self.outbox.open()
+        failures = 0
+        while not await self._opened(self.outbox, failures):
+            failures += 1
         workspace = self._gateway.workspace(self._place.workspace)
         self._unlisten = workspace.inbox.engine.listen(self._hear)
         loop = asyncio.get_running_loop()
@@ -221,6 +226,15 @@ class TelegramChannel:
             for task in chores:
                 task.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
+
+    async def _opened(self, outbox: Outbox, failures: int) -> bool:
+        try:
+            await outbox.open()
+        except UnavailableError as error:
+            await self._wait_after(error, failures + 1)
+            return False
+        self.problem = ""
+        return True
 
     async def _leave(self) -> None:
         self._is_leaving = True
@@ -249,7 +263,7 @@ class TelegramChannel:
         if isinstance(error, RetryLater):
             delay_ms = error.after_ms
         else:
-            delay_ms = backoff_ms(PATIENT, retry=failures, jitter=self._gateway.env.random.random())
+            delay_ms = backoff_ms(IMPATIENT, retry=failures, jitter=self._gateway.env.random.random())
         _log.warning("channel %r waits %d ms: %s", self.name, delay_ms, self.problem)
         await self._pause(delay_ms)
 
