@@ -16,16 +16,25 @@ from laneway.gateway.workspaces import Workspace
 from laneway.runtime.envelope import check_key
 
 __all__ = (
+    "WORKSPACE_PARAMETERS",
     "AdminOf",
     "CallerOf",
     "GatewayOf",
     "OperatorOf",
     "WorkspaceOf",
+    "asked_workspace",
     "caller_of",
+    "checked_caller",
     "gateway_of",
     "needs",
 )
 
+WHICH: Final = "Which workspace; else the default."
+THE_SAME: Final = "The same, in the address."
+WORKSPACE_PARAMETERS: Final = (
+    {"name": "Laneway-Workspace", "in": "header", "schema": {"type": "string"}, "description": WHICH},
+    {"name": "workspace", "in": "query", "schema": {"type": "string"}, "description": THE_SAME},
+)
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
@@ -66,27 +75,43 @@ def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Caller]]:
     """The caller, refused unless it has a scope."""
 
     async def checked(request: HTTPConnection) -> Caller:  # a plain function would be called on a thread
-        caller = caller_of(request)
-        if caller is LOCAL and not caller.may(scope):
-            raise NotAuthenticatedError(
-                f"this needs a token with the scope {scope.value!r}, on this machine too",
-                hint="the server printed an operator token when it started, or: laneway token create",
-            )
-        caller.check(scope)
-        return caller
+        return checked_caller(request, scope)
 
     return checked
 
 
+def checked_caller(connection: HTTPConnection, scope: Scope) -> Caller:
+    """Who calls, refused without a scope."""
+    caller = caller_of(connection)
+    if caller is LOCAL and not caller.may(scope):
+        raise NotAuthenticatedError(
+            f"this needs a token with the scope {scope.value!r}, on this machine too",
+            hint="the server printed an operator token when it started, or: laneway token create",
+        )
+    caller.check(scope)
+    return caller
+
+
 async def workspace_of(
     request: Request,
-    named: Annotated[str, Header(alias="Laneway-Workspace", description="Which workspace; else the default.")] = "",
-    workspace: Annotated[str, Query(description="The same, in the address.")] = "",
+    named: Annotated[str, Header(alias="Laneway-Workspace", description=WHICH)] = "",
+    workspace: Annotated[str, Query(description=THE_SAME)] = "",
 ) -> Workspace:
     """The workspace that is meant."""
+    return _workspace(gateway_of(request), named, workspace)
+
+
+def asked_workspace(request: Request) -> Workspace:
+    """The same for a route that reads its parameters by itself; `WORKSPACE_PARAMETERS` describe them."""
+    return _workspace(
+        gateway_of(request), request.headers.get("laneway-workspace", ""), request.query_params.get("workspace", "")
+    )
+
+
+def _workspace(gateway: Gateway, named: str, workspace: str) -> Workspace:
     if named and workspace and named != workspace:
         raise InvalidMessageError(f"two workspaces are named: {named!r} and {workspace!r}", hint="name one")
-    return gateway_of(request).workspace(named or workspace)
+    return gateway.workspace(named or workspace)
 
 
 async def _gateway(request: HTTPConnection) -> Gateway:

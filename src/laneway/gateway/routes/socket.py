@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Response, WebSocket
+from fastapi import APIRouter, Query, WebSocket
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from laneway.errors import InvalidMessageError, LanewayError
@@ -104,7 +104,7 @@ async def _act(gateway: Gateway, caller: Caller, workspace: Workspace, key: str,
     if said.type == "message":
         fields = said.model_dump(exclude={"type", "id"})
         body = messages.NewMessage(**fields)
-        taken = await messages.send(key, body, gateway, caller, workspace, Response(), idempotency_key=said.id)
+        taken = await messages.take(gateway, caller, workspace, key, body, idempotency_key=said.id)
         return Reply(event="accepted", facts=taken.model_dump(mode="json"))
     if said.type == "stop":
         stopped = await workspace.inbox.stop(key, tenant=caller.tenant, actor=caller.name)
