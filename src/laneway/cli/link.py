@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import httpx2
 
 from laneway.cli.client import TIMEOUT, Target, answer_of, error_of, translated
+from laneway.cli.pipes import survive_hang_ups
 from laneway.errors import LanewayError, TransportUnavailableError, UnavailableError
 
 __all__ = ("LOST", "OPEN", "Link", "Told")
@@ -65,6 +66,7 @@ class Link:
         transport: httpx2.AsyncBaseTransport | None = None,
         delays_s: tuple[float, ...] = DELAYS_S,
     ) -> None:
+        survive_hang_ups()
         self.target = target
         self._delays_s = delays_s
         self._http = httpx2.AsyncClient(**target.options(), timeout=TIMEOUT, transport=transport)
