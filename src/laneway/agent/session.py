@@ -188,6 +188,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
                 "environment": self.settings.environment,
                 "hides": hides(self.settings.permission_policy, self._workspace),
                 "readable": self.skills.readable,
+                "store": self._store_file(),
                 "allows_url": allows_url(self.settings.permission_policy),
             },
         )
@@ -217,6 +218,10 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self.delegates.open()
         await tell_opened(self)
         host.use(self)
+
+    def _store_file(self) -> str:
+        path = getattr(self._store, "path", None)
+        return os.path.realpath(path) if path else ""
 
     def _artifacts_dir(self) -> str:
         path = getattr(self._store, "path", None)

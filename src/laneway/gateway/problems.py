@@ -75,8 +75,8 @@ def problem(
     return Problem(text.encode("utf-8", "backslashreplace"), status_code=status, headers=dict(headers or {}))
 
 
-def problem_of(error: LanewayError) -> Problem:
-    """What the outside sees of an error of ours."""
+def problem_of(error: LanewayError, *, hide: str = "") -> Problem:
+    """What the outside sees of an error of ours; where the store lies (`hide`) is for the log only."""
     status = reaction_to(error).http_status
     facts = {name: value for name, value in vars(error).items() if name not in KEPT and not name.startswith("_")}
     headers: dict[str, str] = {}
@@ -89,7 +89,12 @@ def problem_of(error: LanewayError) -> Problem:
         headers["WWW-Authenticate"] = 'Bearer realm="laneway"'
     if isinstance(error, InternalError):
         _log.error("internal error: %s", describe(error))
-    return problem(status, error.code, error.message, hint=error.hint, headers=headers, **facts)
+    message, hint = error.message, error.hint
+    if hide and hide in f"{message}{hint}":
+        _log.warning("%s", error)
+        message, hint = (text.replace(f" {hide}", "").replace(hide, "it") for text in (message, hint))
+    facts = {name: value for name, value in facts.items() if not hide or hide not in str(value)}
+    return problem(status, error.code, message, hint=hint, headers=headers, **facts)
 
 
 def install(app: FastAPI) -> None:
@@ -97,7 +102,7 @@ def install(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, LanewayError)
-        return problem_of(error)
+        return problem_of(error, hide=getattr(request.app.state.gateway.store, "path", ""))
 
     async def wrong(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

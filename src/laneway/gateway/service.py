@@ -31,7 +31,7 @@ from laneway.kernel import directives
 from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Receipt
 from laneway.ports import Store
-from laneway.rows import MessageRow, StateRow
+from laneway.rows import Batch, MessageRow, Owner, StateRow
 from laneway.stores import open_store
 from laneway.system import HostEnv
 
@@ -205,9 +205,13 @@ class Gateway:
         return caller.sender()
 
     async def check_store(self) -> str:
-        """Why the store is not to be reached; empty when it answers."""
+        """Why nothing can be written now; empty when something can. It writes: a store that is gone may still read."""
+        at = self.env.clock.wall_ms()
+        row = StateRow(
+            "probe", "readiness", "default", GATEWAY, "", self.store.next_seq(), 0, "written", f'{{"at_ms": {at}}}'
+        )
         try:
-            await self.store.history.message("readiness")
+            [result] = await self.store.commit([Batch(Owner("default", GATEWAY), self.store.epoch, (row,))])
         except LanewayError as error:
             return str(error)
-        return ""
+        return "" if result.error is None else str(result.error)

@@ -39,7 +39,7 @@ class GatewaySettings:
     otel_endpoint: str = ""
     log_format: str = "console"
     log_level: str = "warning"
-    channels: dict[str, Any] = field(default_factory=dict)
+    channels: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def is_loopback(self) -> bool:

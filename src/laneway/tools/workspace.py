@@ -108,11 +108,18 @@ def _elsewhere(context: ToolContext, path: str, tool: str) -> Place | None:
 
 
 def _is_hidden(context: ToolContext, tool: str) -> Callable[[Place], bool] | None:
-    """Whether the permissions hide a place from a tool; None if they hide nothing."""
-    hides = context.extra.get("hides")
-    if hides is None:
+    """Whether a place is hidden from a tool, by the permissions or as the store of its session; None: nothing is."""
+    hides, store = context.extra.get("hides"), context.extra.get("store")
+    if hides is None and not store:
         return None
-    return lambda place: bool(hides(place.path if place.is_outside else "/".join(place.parts) or ".", tool))
+
+    def is_hidden(place: Place) -> bool:
+        if store and place.path.startswith(store) and place.path[len(store) :][:1] in ("", "-", "."):
+            return True  # the file itself, its log, its lock: a write there would be the end of all sessions
+        path = place.path if place.is_outside else "/".join(place.parts) or "."
+        return hides is not None and bool(hides(path, tool))
+
+    return is_hidden
 
 
 # ---- reading ------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from laneway.gateway.service import Gateway
 from laneway.gateway.settings import GatewaySettings
 from laneway.mail import Receipt
 from laneway.models import ScriptedModel, call, say
+from laneway.rows import Batch, BatchResult
 from laneway.stores import MemoryStore
 from laneway.system import HostEnv
 from laneway.testing import FakeClock
 from tests.agent_stage import Held
-from tests.gateway_stage import BASE, spec_of
+from tests.gateway_stage import BASE, gateway_stage, spec_of
 
 LIMIT_MS = 60_000
 NARROW = "default_model: scripted\nqueue:\n  mode: followup\n  debounce_idle: false\nlanes:\n  main: 1\n"
@@ -94,14 +96,12 @@ class GoneStore(MemoryStore):
     problem: Exception | None = None
     hangs = False
 
-    @property
-    def history(self) -> Any:
-        return self if self.problem is not None or self.hangs else super().history
-
-    async def message(self, message_id: str) -> None:
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
         if self.problem is not None:
             raise self.problem
-        await asyncio.Event().wait()
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().commit(batches)
 
 
 @pytest.mark.parametrize("problem", [StoreUnavailableError("the disk is gone"), OSError("no disk"), None])
@@ -117,6 +117,22 @@ async def test_a_server_whose_store_is_gone_is_not_ready_until_it_is_back(
         store.problem, store.hangs = None, False
         monkeypatch.setattr(health, "STORE_PATIENCE_S", 3)
         assert (await here.look())[0] == 200
+
+
+@pytest.mark.parametrize("loss", ["removed", "moved", "replaced"])
+async def test_a_server_whose_file_is_gone_is_not_ready(tmp_path: Path, loss: str) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        assert (await stage.client.get("/readyz")).status_code == 200
+        file, aside = tmp_path / "laneway.db", tmp_path / "aside.db"
+        os.rename(file, aside)
+        if loss == "removed":
+            os.rename(aside, tmp_path / "away")
+        elif loss == "replaced":
+            os.close(os.open(file, os.O_CREAT | os.O_WRONLY))
+        answer = await stage.client.get("/readyz")
+        sent = await stage.client.post("/v1/sessions/s/messages", json={"text": "hello"})
+        assert (answer.status_code, sent.status_code) == (503, 503)
+        assert str(tmp_path) not in sent.text  # where it lies is nobody's business
 
 
 @pytest.mark.parametrize(("name", "lane"), [("default", "main"), ("shop", "shop/main")])

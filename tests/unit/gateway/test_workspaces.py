@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,16 @@ async def ask(gateway: Gateway, key: str, text: str, workspace: str = "") -> Any
     return await place.inbox.wait(receipt.message_id)
 
 
+async def running(gateway: Gateway, key: str) -> None:
+    """Wait until a turn runs in a session."""
+    engine, owner = gateway.default.inbox.engine, gateway.default.owner("default", key)
+    for _ in range(100_000):
+        if engine.running_turn(owner) is not None:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"nothing runs in {key}")
+
+
 async def test_at_most_so_many_sessions_stay_in_memory_and_each_still_knows_what_was_said(tmp_path: Path) -> None:
     async with gateway_in(tmp_path, sessions_max=3) as gateway:
         for number in range(10):
@@ -30,7 +41,7 @@ async def test_at_most_so_many_sessions_stay_in_memory_and_each_still_knows_what
         live = {session.session_id for session in gateway.default.live_sessions()}
         assert live == {"s7", "s8", "s9"}
         session = await gateway.default.session("default", "s0")
-        assert [each.text for each in await session.history()] == ["I am 0", "You said: I am 0"]
+        assert [str(each) for each in await session.history()] == ["user: I am 0", "assistant: You said: I am 0"]
 
 
 async def test_a_session_that_is_asked_for_while_it_closes_is_opened_again(tmp_path: Path) -> None:
@@ -69,8 +80,7 @@ async def test_what_a_stopped_gateway_has_left_goes_on_with_the_next(tmp_path: P
     async with gateway_in(tmp_path, drain_ms=1) as gateway:
         receipt = await gateway.submit(gateway.default, LOCAL, "s", "wait 30\nthen\nhello")
         later = await gateway.submit(gateway.default, LOCAL, "s", "and then")
-        while gateway.default.live_session("default", "s") is None:
-            await asyncio.sleep(0)
+        await running(gateway, "s")
     async with gateway_in(tmp_path, script=[]) as gateway:
         final = await gateway.default.inbox.wait(later.message_id)
         first = await gateway.default.inbox.status(receipt.message_id)
@@ -80,7 +90,7 @@ async def test_what_a_stopped_gateway_has_left_goes_on_with_the_next(tmp_path: P
 async def test_a_session_that_cannot_be_opened_keeps_its_messages_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real: Callable[[AsyncSession, Any], Any] = AsyncSession._move_in
+    real: Callable[[AsyncSession, Any], Any] = AsyncSession._move_in  # noqa: SLF001 - the part of opening that fails
     failures = iter([True, False])
 
     async def move_in(self: AsyncSession, host: Any) -> None:
@@ -132,11 +142,22 @@ async def test_a_run_that_goes_on_after_a_restart_is_not_merged_with_what_came_m
     text = "default_model: scripted\nqueue:\n  mode: collect\n  debounce_ms: 0\n  debounce_idle: false\n"
     async with gateway_in(tmp_path, text=text, drain_ms=1) as gateway:
         cut = await gateway.submit(gateway.default, LOCAL, "s", "wait 30\nthen\nfirst")
-        while gateway.default.inbox.engine.running_turn(gateway.default.owner("default", "s")) is None:
-            await asyncio.sleep(0)
+        await running(gateway, "s")
         later = [await gateway.submit(gateway.default, LOCAL, "s", name) for name in ("second", "third")]
     async with gateway_in(tmp_path, text=text, script=[]) as gateway:
         finals = [await gateway.default.inbox.wait(each.message_id) for each in (cut, *later)]
         turns = [final.turn_id for final in finals]
         assert turns[0] != turns[1] == turns[2]
         assert [final.outcome for final in finals] == [Outcome.SUCCEEDED] * 3
+
+
+@pytest.mark.parametrize("name", ["laneway.db", "laneway.db-wal", "laneway.db.lock", "./laneway.db", "link.db"])
+async def test_the_tools_of_an_agent_do_not_reach_the_store_it_lives_in(tmp_path: Path, name: str) -> None:
+    text = "default_model: scripted\npermissions:\n  allow: ['*']\n"
+    async with gateway_in(tmp_path, text=text) as gateway:
+        os.symlink(tmp_path / "laneway.db", tmp_path / "link.db")
+        session = await gateway.default.session("default", "s")
+        for tool, more in (("write", {"content": "x"}), ("read", {}), ("edit", {"old": "a", "new": "b"})):
+            assert "forbid" in str(await session.tool(tool, {"path": name, **more}))
+        await session.tool("write", {"path": "laneway_notes.txt", "content": "x"})
+        assert "laneway.db" not in str(await session.tool("grep", {"pattern": "SQLite", "path": "."}))
