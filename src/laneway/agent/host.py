@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from laneway.agent.subagents import is_child_id
 from laneway.errors import ClosedError, InterruptSignalError
 from laneway.inbox import Inbox
 from laneway.kernel.registry import lane_part
@@ -93,6 +94,7 @@ class Host:
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.turn_lane = self._turn_lane
         engine.on_settled = self._settled
+        engine.asked_in = self._asked_in
         engine.followed = self.followed
 
     # ---- opening and closing ----
@@ -174,6 +176,14 @@ class Host:
         return SUBAGENT_LANE if session is not None and session.depth else ""
 
     # ---- messages ----
+
+    def _asked_in(self, owner: Owner, approval_id: str) -> Owner:
+        """What a sub-agent asks is answered in the session that it works for, at every depth."""
+        boxes = self.inbox.engine.kernel.boxes
+        for each, box in boxes.items():
+            if approval_id in box.approvals and each[:2] == owner[:2] and each.session.startswith(f"{owner.session}~"):
+                return each if is_child_id(each.session) else owner
+        return owner
 
     def _settled(self, final: Ended) -> None:
         session = self.followed.pop(final.message_id, None)

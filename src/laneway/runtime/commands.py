@@ -126,6 +126,7 @@ class Commands:
         self, owner: Owner, approval_id: str, state: ApprovalState, reason: str, sender: Sender | None
     ) -> str:
         engine = self._engine
+        owner = engine.asked_in(owner, approval_id)
         by = sender.id if sender is not None else "host"
         facts = {"reason": reason, "by": by, "sender": sender}
         try:

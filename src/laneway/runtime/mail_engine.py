@@ -114,6 +114,8 @@ class MailEngine(Errands):
         """Hears of a session whose turn waits for somebody who can run it."""
         self.turn_lane: Callable[[Owner], str] = lambda owner: ""
         """The lane that the turns of a session run in, whatever their messages say; empty: what they say."""
+        self.asked_in: Callable[[Owner, str], Owner] = lambda owner, approval_id: owner
+        """The session that a request belongs to which somebody answers in a session: sub-agents ask in their own."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
 
     # ---- opening and closing ----

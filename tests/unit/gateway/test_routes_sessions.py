@@ -38,6 +38,15 @@ async def test_a_busy_session_shows_its_run_and_what_waits(tmp_path: Path) -> No
         assert waiting["items"][0]["reason"]
 
 
+async def test_sessions_at_work_are_listed_without_the_others(tmp_path: Path) -> None:
+    async with busy(tmp_path) as (stage, _, _first):
+        await post(stage, "idle", "/status")
+        found = await body_of(await stage.client.get("/v1/sessions", params={"active": "true"}))
+        later = await body_of(await stage.client.get("/v1/sessions", params={"active": "true", "after": "s1"}))
+        assert [each["session_key"] for each in found["items"]] == ["s1"]
+        assert later["items"] == []
+
+
 async def test_settings_are_shown_with_the_level_they_came_from_and_changed(tmp_path: Path) -> None:
     async with gateway_stage(tmp_path) as stage:
         await stage.send("s1", "hello")

@@ -236,7 +236,7 @@ async def test_what_a_sub_agent_asks_is_asked_in_the_chat_and_its_own_words_are_
         await bot.until(lambda: bool(bot.said))
         approval = gateway.default.inbox.approvals()[0]
         assert approval.session_key.startswith("telegram:7~")
-        await gateway.default.inbox.approve(approval.id)
+        bot.push(written(2, f"/approve {approval.id}"))
         await bot.until(lambda: "done go" in bot.texts())
     assert approval.id in bot.texts()[0]
     assert "done child" not in bot.texts()

@@ -104,12 +104,26 @@ async def ls(
     limit: Limit = 200,
     *,
     subagents: Annotated[bool, Query(description="Those of sub-agents, too.")] = False,
+    active: Annotated[bool, Query(description="Only those in which something runs or waits.")] = False,
 ) -> Page[SessionSummary]:
     """Sessions of the workspace, by their keys."""
-    keys = await workspace.inbox.sessions(tenant=caller.tenant, after=after, limit=limit)
+    if active:
+        keys = _at_work(workspace, caller.tenant, after)[:limit]
+    else:
+        keys = await workspace.inbox.sessions(tenant=caller.tenant, after=after, limit=limit)
     shown = [key for key in keys if subagents or not is_child_id(key)]
     items = [SessionSummary(**_summary(workspace, workspace.owner(caller.tenant, key))) for key in shown]
     return page_of(items, keys, limit)
+
+
+def _at_work(workspace: Workspace, tenant: str, after: str) -> list[str]:
+    """The keys of sessions in which something runs or waits: all of that is in memory."""
+    boxes = workspace.inbox.engine.kernel.boxes
+    return sorted(
+        owner.session
+        for owner, box in boxes.items()
+        if owner.tenant == tenant and owner.session > after and (not box.is_idle or box.waiting)
+    )
 
 
 @router.get("/sessions/{key}", summary="One session")
