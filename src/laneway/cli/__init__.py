@@ -1,18 +1,22 @@
-"""The command line: `laneway tour`, `laneway sim`. One file per noun; needs the extra `cli` (typer and rich)."""
+"""The command line: `laneway serve`, `laneway chat`, `laneway status` … One file per noun; needs the extra `cli`."""
 
 from __future__ import annotations
 
-import importlib.util
-import signal
 import sys
+
+from laneway.gateway.secrets import hide_process, wipe_secrets
 
 __all__ = ("main",)
 
-NEEDED = ("typer", "rich")
+NEEDED = ("typer", "rich", "httpx2")
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    wipe_secrets()  # first of all: until then other processes can read the token of an operator
+    hide_process()
+    import signal
+
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
         sys.stderr.write(
@@ -27,6 +31,8 @@ def main() -> None:
 
 
 def _is_installed(name: str) -> bool:
+    import importlib.util
+
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -32,9 +32,11 @@ from laneway.cli.task import task_app
 from laneway.cli.token import token_app
 from laneway.cli.top import top
 from laneway.cli.tour import tour_app
-from laneway.errors import LanewayError, reaction_to
+from laneway.errors import LanewayError, NotAuthenticatedError, reaction_to
 
 __all__ = ("app",)
+
+HOW_TO_BE_LET_IN: Final = "--token - asks for a token without showing it; --token-file FILE reads one"
 
 
 class Commands(TyperGroup):
@@ -50,6 +52,8 @@ class Commands(TyperGroup):
             else:
                 console = Console(stderr=True, soft_wrap=True)
                 console.print(clean(f"laneway: {error}"), style="red", markup=False, highlight=False)
+                if isinstance(error, NotAuthenticatedError):
+                    console.print(HOW_TO_BE_LET_IN, style="dim", markup=False, highlight=False)
             raise typer.Exit(reaction_to(error).exit_code) from None
 
 

@@ -7,13 +7,14 @@ whether the server refuses something or the command itself does.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 import httpx2
 
+from laneway.cli.pipes import survive_hang_ups
 from laneway.errors import (
     ConflictError,
     DeniedError,
@@ -94,8 +95,11 @@ class Server:
         *,
         transport: httpx2.BaseTransport | None = None,
         timeout: httpx2.Timeout = TIMEOUT,
+        ask_token: Callable[[], str] | None = None,
     ) -> None:
+        survive_hang_ups()
         self.target = target
+        self._ask_token = None if target.token else ask_token
         self._http = httpx2.Client(**target.options(), timeout=timeout, transport=transport)
 
     def __enter__(self) -> Self:
@@ -132,11 +136,15 @@ class Server:
     ) -> Any:
         """One request; its answer as JSON values, or the error that it means."""
         wanted = {name: value for name, value in (params or {}).items() if value is not None}
-        try:
-            response = self._http.request(method, path, params=wanted or None, json=body, headers=headers)
-        except httpx2.HTTPError as error:
-            raise translated(error, self.target.url) from error
-        return answer_of(response)
+        while True:
+            try:
+                response = self._http.request(method, path, params=wanted or None, json=body, headers=headers)
+            except httpx2.HTTPError as error:
+                raise translated(error, self.target.url) from error
+            if response.status_code != 401 or self._ask_token is None:
+                return answer_of(response)
+            self.target, self._ask_token = replace(self.target, token=self._ask_token()), None  # asked once
+            self._http.headers.update(self.target.options()["headers"])
 
     def ready(self) -> dict[str, Any]:
         """Every check of the server by its name, and `status`: `ready`, or something else."""

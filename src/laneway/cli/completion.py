@@ -8,6 +8,7 @@ from typing import Any, Final
 import httpx2
 
 from laneway.cli.client import URL, Server, Target, path_of
+from laneway.cli.credentials import ASK, token_of
 from laneway.cli.tables import line
 from laneway.errors import LanewayError
 
@@ -52,13 +53,16 @@ def _matching(incomplete: str, found: Any) -> list[tuple[str, str]]:
 
 def _items(path: str, **params: Any) -> list[dict[str, Any]]:
     environ = os.environ
-    target = Target(
-        url=environ.get("LANEWAY_URL") or URL,
-        token=environ.get("LANEWAY_TOKEN", ""),
-        workspace=environ.get("LANEWAY_WORKSPACE_NAME", ""),
-        tenant=environ.get("LANEWAY_TENANT", ""),
-    )
+    named = {name: (environ.get(f"LANEWAY_{name.upper()}", ""), False) for name in ("token", "token_file")}
+    if named["token"][0] == ASK:
+        return []  # whoever presses Tab is asked nothing
     try:
+        target = Target(
+            url=environ.get("LANEWAY_URL") or URL,
+            token=token_of(named),
+            workspace=environ.get("LANEWAY_WORKSPACE_NAME", ""),
+            tenant=environ.get("LANEWAY_TENANT", ""),
+        )
         with Server(target, timeout=httpx2.Timeout(TIMEOUT_S)) as server:
             found = server.get(path, limit=MOST, **params)
         return [item for item in found["items"] if isinstance(item, dict)]

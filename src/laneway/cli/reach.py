@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from laneway.cli.client import URL, Server, Target
+from laneway.cli.credentials import prompt, token_of
 from laneway.cli.tables import errors, say
 from laneway.errors import LanewayError, TransportUnavailableError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ("Asking", "JsonOption", "Reading", "Source", "asking", "operating", "read", "target_of")
 
 META: Final = "laneway.reach"
+TARGET: Final = "laneway.target"
 STORE: Final = "sqlite:///laneway.db"
 PANEL: Final = "Server"
 
@@ -43,9 +45,20 @@ def _server_options(
         typer.Option(
             "--token",
             envvar="LANEWAY_TOKEN",
-            help="Who asks; better kept in the variable than typed.",
+            help="Who asks. '-' asks for it, or reads a line of standard input; others can see what is written here.",
             rich_help_panel=PANEL,
             metavar="TOKEN",
+            show_default=False,
+        ),
+    ] = "",
+    token_file: Annotated[
+        str,
+        typer.Option(
+            "--token-file",
+            envvar="LANEWAY_TOKEN_FILE",
+            help="A file with the token, which nobody else may read.",
+            rich_help_panel=PANEL,
+            metavar="FILE",
             show_default=False,
         ),
     ] = "",
@@ -124,15 +137,19 @@ class Reading(TyperCommand):
 
 
 def target_of(ctx: typer.Context) -> Target:
-    """The server that a command is to ask."""
+    """The server that a command is to ask. The first call may ask for a token."""
     given = ctx.meta.get(META, {})
-    return Target(**{name: value for name, (value, _) in given.items() if name != "store"})
+    if TARGET not in ctx.meta:
+        named = {name: given[name][0] for name in ("url", "workspace", "tenant") if name in given}
+        ctx.meta[TARGET] = Target(token=token_of(given), **named)
+    found: Target = ctx.meta[TARGET]
+    return found
 
 
 @contextmanager
 def asking(ctx: typer.Context) -> Iterator[Server]:
-    """The server that a command asks."""
-    with Server(target_of(ctx)) as server:
+    """The server that a command asks. If it wants a token and none was given, a person at a terminal is asked."""
+    with Server(target_of(ctx), ask_token=prompt()) as server:
         yield server
 
 

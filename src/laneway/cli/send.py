@@ -41,6 +41,7 @@ def send(
     It is on disk when this returns. With `--wait` the exit code is that of its outcome: 0 if it was answered, 3 if it
     never ran (dropped, rejected, withdrawn …), 6 if its run failed or was cancelled.
     """
+    target_of(ctx)  # a token on standard input comes before the text
     asyncio.run(_send(ctx, session, _text(text), mode=mode, wait=wait, key=key, as_json=as_json))
 
 

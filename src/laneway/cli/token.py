@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from laneway.cli.client import URL, Server, Target, path_of
+from laneway.cli.credentials import prompt, token_of
 from laneway.cli.reach import JsonOption
 from laneway.cli.tables import ago, errors, print_json, print_rows, say, until
 from laneway.cli.times import duration_ms
@@ -48,9 +49,20 @@ TokenOption = Annotated[
     typer.Option(
         "--token",
         envvar="LANEWAY_TOKEN",
-        help="Who asks: a token with the scope admin; better kept in the variable than typed.",
+        help="Who asks: a token with the scope admin. '-' asks for it, or reads a line of standard input.",
         rich_help_panel=PANEL,
         metavar="TOKEN",
+        show_default=False,
+    ),
+]
+TokenFileOption = Annotated[
+    str,
+    typer.Option(
+        "--token-file",
+        envvar="LANEWAY_TOKEN_FILE",
+        help="A file with that token, which nobody else may read.",
+        rich_help_panel=PANEL,
+        metavar="FILE",
         show_default=False,
     ),
 ]
@@ -80,7 +92,7 @@ class Where:
         """Do it there: on the store that is named; else by the server; else, if none answers, on the store."""
         if not self.is_store_named:
             try:
-                with Server(Target(url=self.url, token=self.token)) as each:
+                with Server(Target(url=self.url, token=self.token), ask_token=prompt()) as each:
                     return server(each)
             except TransportUnavailableError as error:
                 if not getattr(error, "is_refused", False) or self.token:
@@ -121,13 +133,18 @@ class Where:
             await store.close()
 
 
-def _where(ctx: typer.Context, url: str, token: str, store: str) -> Where:
+def _where(ctx: typer.Context, url: str, store: str, **tokens: str) -> Where:
     from laneway.cli.operating import refuse_in_tools  # it knows the tools of agents, which other commands need not
 
     refuse_in_tools()
-    source = ctx.get_parameter_source("store")
-    is_named = source is not None and source.name == "COMMANDLINE"
-    return Where(url=url, token=token, store=store or STORE, is_store_named=is_named and bool(store))
+    is_store_named = _is_named(ctx, "store") and bool(store)
+    token = "" if is_store_named else token_of({name: (value, _is_named(ctx, name)) for name, value in tokens.items()})
+    return Where(url=url, token=token, store=store or STORE, is_store_named=is_store_named)
+
+
+def _is_named(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @token_app.command("create")
@@ -146,6 +163,7 @@ def create(
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")] = "",
     url: UrlOption = URL,
     token: TokenOption = "",
+    token_file: TokenFileOption = "",
     store: StoreOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -166,7 +184,7 @@ def create(
         made, secret = await book.create(name, scopes, tenant=whose, expires_ms=expires_ms)
         return {**_fields(made), "secret": secret}
 
-    made = _where(ctx, url, token, store).ask(asked, kept)
+    made = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
     if as_json:
         print_json(made)
         return
@@ -182,6 +200,7 @@ def ls(
     every: Annotated[bool, typer.Option("--all", help="Revoked and expired ones, too.")] = False,
     url: UrlOption = URL,
     token: TokenOption = "",
+    token_file: TokenFileOption = "",
     store: StoreOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -194,7 +213,7 @@ def ls(
     async def kept(book: TokenBook, _: Audit) -> list[dict[str, Any]]:
         return [_fields(each) for each in book.tokens()]
 
-    items = _where(ctx, url, token, store).ask(asked, kept)
+    items = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
     shown = [each for each in items if every or each["state"] == "valid"]
     if as_json:
         print_json({"items": shown, "next": None})
@@ -222,6 +241,7 @@ def revoke(
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")] = "",
     url: UrlOption = URL,
     token: TokenOption = "",
+    token_file: TokenFileOption = "",
     store: StoreOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -237,7 +257,7 @@ def revoke(
         await audit.record(_caller(whose), "token.revoke", token_id, reason=reason, name=found.name)
         return _fields(await book.revoke(token_id))
 
-    gone = _where(ctx, url, token, store).ask(asked, kept)
+    gone = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
     if as_json:
         print_json(gone)
     else:

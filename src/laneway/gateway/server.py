@@ -271,7 +271,7 @@ def _about_operators(gateway: Gateway, *, is_terminal: bool) -> Iterator[str]:
         return
     secret = gateway.tokens.create_for_now("operator", (Scope.ADMIN,))
     yield f"Operator token, until this server ends: {secret}"
-    yield "  To approve a call: laneway approve ID --token TOKEN, or in the page with the token in its field."
+    yield "  To approve a call: laneway approve ID, which asks for the token; or give it to the page, in its field."
 
 
 def _tell(gateway: Gateway, err: TextIO, line: str) -> None:
