@@ -17,7 +17,7 @@ from laneway.agent.agent import AsyncAgent
 from laneway.agent.files import arguments_of
 from laneway.agent.host import Host
 from laneway.agent.subagents import is_child_id
-from laneway.config import inbox_options
+from laneway.config import inbox_options, lane_configs
 from laneway.errors import LanewayError, NotFoundError, describe
 from laneway.gateway.hub import Hub
 from laneway.gateway.tool_lanes import ToolLanes
@@ -93,6 +93,7 @@ class Workspace:
         """Begin: what an earlier process has left goes on."""
         self._context = copy_context()
         engine = self.inbox.engine
+        self._set_up_lanes()
         self.hub.told_seq = self._store.next_seq()  # what the store has by now is the past
         engine.listen(self.hub.on_mail_event)
         engine.on_unattended = self._wake
@@ -102,6 +103,16 @@ class Workspace:
         except BaseException:
             self.host.guests.discard(self)
             raise
+
+    def _set_up_lanes(self) -> None:
+        """The lanes of this workspace are as wide as its own file says; those of all are as the first one says."""
+        if self.name == "default":
+            return
+        registry = self.host.lanes.engine.kernel.registry
+        for name, config in lane_configs(self.spec.agent.settings).items():
+            lane = f"{self.name}/{name}"
+            if lane not in registry.lanes:
+                registry.configure(lane, config, now=self.inbox.engine.now())
 
     async def close(self) -> None:
         """Give what runs its time, leave the rest in the store."""

@@ -161,3 +161,12 @@ async def test_the_tools_of_an_agent_do_not_reach_the_store_it_lives_in(tmp_path
             assert "forbid" in str(await session.tool(tool, {"path": name, **more}))
         await session.tool("write", {"path": "laneway_notes.txt", "content": "x"})
         assert "laneway.db" not in str(await session.tool("grep", {"pattern": "SQLite", "path": "."}))
+
+
+async def test_each_workspace_is_as_wide_as_its_own_file_says(tmp_path: Path) -> None:
+    widths = {"one": 1, "two": 3}
+    text = "default_model: scripted\nlanes:\n  main: {}\n"
+    specs = [spec_of(tmp_path, name=name, text=text.format(width)) for name, width in widths.items()]
+    async with gateway_in(tmp_path, specs=specs) as gateway:
+        lanes = gateway.lanes.stats().lanes
+        assert {name: lanes[f"{name}/main"].max_concurrent for name in widths} == widths
