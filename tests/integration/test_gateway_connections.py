@@ -287,3 +287,26 @@ async def test_a_connection_that_became_a_socket_counts_until_it_ends(tmp_path: 
             async with connect(url, proxy=None), client_of(stage) as second:
                 second.send(*head(stage, line=b"GET /v1/sessions HTTP/1.1"))
                 assert await second.status() == 429
+
+
+async def test_a_socket_that_is_refused_or_says_what_is_no_text_leaves_no_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as stage:
+        url = stage.url.replace("http", "ws")
+        paths = {"/nope": 404, "/v1/sessions/s/messages": 404, "/v1/sessions/s/socket?workspace=nope": 404}
+        for path, status in {**paths, f"/v1/sessions/s/socket?last_event_id={'9' * 101}": 422}.items():
+            with pytest.raises(InvalidStatus) as caught:
+                await connect(url + path, proxy=None)
+            assert caught.value.response.status_code == status
+            assert json.loads(caught.value.response.body or b"")["status"] == status
+        async with connect(url + "/v1/sessions/s/socket", proxy=None) as socket:
+            await socket.send(b"\xff\xfe", text=True)
+            await socket.wait_closed()
+            assert socket.close_code == 1007
+        async with connect(url + "/v1/sessions/s/socket", proxy=None) as socket:
+            await socket.send([b'{"type": "cancel", "id": "', "ä".encode()[:1], "ä".encode()[1:], b'"}'], text=True)
+            async for said in socket:
+                if json.loads(said)["event"] == "cancelled":
+                    break
+    assert [each for each in caplog.records if each.levelname not in ("DEBUG", "INFO")] == []

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from laneway import __version__
 from laneway.gateway import guard, health, problems
 from laneway.gateway.observed import Observed
-from laneway.gateway.routes import ROUTERS, page
+from laneway.gateway.routes import ROUTERS, page, socket
 from laneway.gateway.service import Gateway
 from laneway.gateway.views import describe
 
@@ -45,5 +45,6 @@ def create_app(gateway: Gateway) -> FastAPI:
     page.install(app)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
+    socket.install(app)
     describe(app)
     return app

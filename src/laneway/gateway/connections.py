@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from laneway.errors import OverloadedError, RateLimitedError
 from laneway.gateway.problems import Problem, problem, problem_of
@@ -28,6 +29,7 @@ REFUSED_MAX: Final = 100
 """So many connections at one time get an answer that says why they are refused; the others are cut."""
 REFUSED_S: Final = 2.0
 RETRY_MS: Final = 5_000
+NOT_TEXT: Final = 1007
 
 
 class Doors:
@@ -64,6 +66,28 @@ class Doors:
             del self._inside[address]
 
 
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket. What a client does wrong is no error of the server, and is not logged as one."""
+
+    async def send(self, message: Any) -> None:
+        """A refusal completes the handshake, too: uvicorn would miss it, and say so in the log."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
+    def send_receive_event_to_app(self) -> None:
+        """A text that is none closes the connection; uvicorn would log where it noticed."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(NOT_TEXT)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """One connection. Until the head of a request is complete, a timer runs."""
 
@@ -72,6 +96,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.ws_protocol_class = SocketProtocol
         self._address = ""
         self._refusal: Problem | None = None
         self._is_inside = False

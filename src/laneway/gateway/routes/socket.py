@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, WebSocket
+from fastapi import APIRouter, FastAPI, Query, WebSocket
+from fastapi.exceptions import WebSocketRequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
 
 from laneway.errors import InvalidMessageError, LanewayError
 from laneway.gateway.access import Caller, Scope
 from laneway.gateway.deps import caller_of, gateway_of
 from laneway.gateway.feeds import Pace, Place, SessionFeed, watch
-from laneway.gateway.problems import problem_of
+from laneway.gateway.problems import Problem, problem, problem_of
 from laneway.gateway.rates import address_of
 from laneway.gateway.routes import messages
 from laneway.gateway.service import Gateway
@@ -19,7 +22,7 @@ from laneway.gateway.sockets import POLICY_VIOLATED, Reply, Socket
 from laneway.gateway.workspaces import Workspace
 from laneway.runtime.envelope import check_key
 
-__all__ = ("router",)
+__all__ = ("install", "router")
 
 router = APIRouter(tags=["events"])
 
@@ -63,7 +66,7 @@ async def chat(
         home = gateway.workspace(workspace or websocket.headers.get("laneway-workspace", ""))
         watcher = watch(gateway.settings, caller, home, check_key(key, "session key"))
     except LanewayError as error:
-        await _refuse(websocket, error)
+        await _refuse(websocket, problem_of(error), error.code)
         return
     try:
         protocols = websocket.scope.get("subprotocols", ())
@@ -81,12 +84,32 @@ async def chat(
         watcher.close()
 
 
-async def _refuse(websocket: WebSocket, error: LanewayError) -> None:
+def install(app: FastAPI) -> None:
+    """Refuse WebSockets that are asked for in a wrong way, or where there are none, as requests are refused."""
+    elsewhere = app.router.default
+
+    async def nowhere(scope: Connection, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await _refuse(WebSocket(scope, receive, send), problem(404, "not_found", "Not Found"), "not_found")
+        else:
+            await elsewhere(scope, receive, send)
+
+    async def wrong(websocket: WebSocket, error: Exception) -> None:
+        assert isinstance(error, WebSocketRequestValidationError)
+        first = error.errors()[0]
+        detail = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        await _refuse(websocket, problem(422, "invalid_request", detail), "invalid_request")
+
+    app.router.default = nowhere
+    app.add_exception_handler(WebSocketRequestValidationError, wrong)
+
+
+async def _refuse(websocket: WebSocket, answer: Problem, code: str) -> None:
     """Problem details instead of a WebSocket, where the server can say them."""
     if "websocket.http.response" in websocket.scope.get("extensions", {}):
-        await websocket.send_denial_response(problem_of(error))
+        await websocket.send_denial_response(answer)
     else:
-        await websocket.close(POLICY_VIOLATED, error.code)
+        await websocket.close(POLICY_VIOLATED, code)
 
 
 def _checked(said: dict[str, Any]) -> Message | Order:
