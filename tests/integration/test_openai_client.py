@@ -16,10 +16,9 @@ from openai.types.responses import Response
 from laneway.errors import ModelError, ModelUnavailableError
 from laneway.events import Event
 from laneway.models.scripted import call, cut, fail, say
-from tests.gateway_stage import SIMPLE, GatewayStage, serving, spec_of
+from tests.gateway_stage import GatewayStage, serving, spec_of
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
-WIDE = SIMPLE + "lanes:\n  main:\n    concurrency: 4\n"
 COLLECT = "default_model: scripted\nqueue:\n  mode: collect\n  debounce_idle: false\n  debounce_ms: 0\n"
 
 
@@ -369,7 +368,7 @@ async def test_a_second_try_after_a_restart_is_answered_by_what_the_first_has_be
 async def test_a_second_try_never_takes_the_answer_of_somebody_who_waits(tmp_path: Path) -> None:
     gate = Gate()
     body = {"model": "laneway", "messages": HELLO}
-    async with serving(tmp_path, script=[[gate, say("one")], [say("two")]], text=WIDE) as stage:
+    async with serving(tmp_path, script=[[gate, say("one")], [say("two")]]) as stage:
         first = asyncio.ensure_future(stage.client.post("/v1/chat/completions", json=body))
         await gate.reached.wait()
         retry = {"x-stainless-retry-count": "1"}
@@ -381,7 +380,7 @@ async def test_a_second_try_never_takes_the_answer_of_somebody_who_waits(tmp_pat
 
 async def test_a_response_in_the_background_that_was_told_is_not_taken_for_a_second_try(tmp_path: Path) -> None:
     gate = Gate()
-    async with clients(tmp_path, script=[[gate], [gate]], text=WIDE) as (client, _):
+    async with clients(tmp_path, script=[[gate], [gate]]) as (client, _):
         first = await client.responses.create(model="laneway", input="hello", background=True)
         retry = {"x-stainless-retry-count": "1"}
         second = await client.responses.create(model="laneway", input="hello", background=True, extra_headers=retry)
@@ -394,7 +393,7 @@ async def test_a_response_in_the_background_that_was_told_is_not_taken_for_a_sec
 
 async def test_a_server_that_stops_says_so_to_those_who_listen(tmp_path: Path) -> None:
     gate = Gate()
-    async with clients(tmp_path, script=[[say("so far"), gate]], text=WIDE, drain_ms=0) as (client, stage):
+    async with clients(tmp_path, script=[[say("so far"), gate]], drain_ms=0) as (client, stage):
         chat = await client.chat.completions.create(model="laneway", messages=HELLO, stream=True)
         made = await client.responses.create(model="laneway", input="hello", stream=True)
         await gate.reached.wait()
@@ -411,7 +410,7 @@ async def test_a_server_that_stops_says_so_to_those_who_listen(tmp_path: Path) -
 
 async def test_a_token_that_is_revoked_ends_what_was_asked_with_it_and_the_run_goes_on(tmp_path: Path) -> None:
     gate = Gate()
-    async with clients(tmp_path, script=[[say("so far"), gate], [gate]], text=WIDE) as (client, stage):
+    async with clients(tmp_path, script=[[say("so far"), gate], [gate]]) as (client, stage):
         headers = await stage.token("chat")
         create = client.chat.completions.create
         stream = await create(model="laneway", messages=HELLO, stream=True, user="a", extra_headers=headers)
@@ -531,6 +530,16 @@ async def test_a_response_is_cancelled_while_it_waits_and_while_it_runs(tmp_path
         assert (await client.responses.retrieve(running.id)).status == "cancelled"
         done = await client.responses.create(model="laneway", input="hello", conversation="c")
         assert (await client.responses.cancel(done.id)).status == "completed"
+
+
+async def test_a_response_that_many_cancel_at_once_is_cancelled_for_each_of_them(tmp_path: Path) -> None:
+    gates = [Gate() for _ in range(5)]
+    async with clients(tmp_path, script=[[gate] for gate in gates]) as (client, _):
+        for gate in gates:
+            made = await client.responses.create(model="laneway", input="hello", background=True)
+            await gate.reached.wait()
+            found = await asyncio.gather(*(client.responses.cancel(made.id) for _ in range(20)))
+            assert {each.status for each in found} == {"cancelled"}
 
 
 async def test_a_run_that_answers_others_too_is_not_cancelled_for_one(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from laneway.agent_events import TextDeltaEvent
 from laneway.errors import ConflictError, InvalidMessageError, LanewayError, MessageStateError, NotFoundError
 from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf
+from laneway.gateway.lookup import current_turn
 from laneway.gateway.openai.asking import Asked, ask, retries_of
 from laneway.gateway.openai.completions import GONE, SESSION_HEADER, STREAM
 from laneway.gateway.openai.errors import ERRORS, OpenAIRoute, json_bytes
@@ -172,15 +173,15 @@ async def _cancel(asked: Asked, caller: Caller) -> None:
             end = await inbox.status(asked.message_id)
     if end.disposition.is_final:
         return None
-    session = await asked.workspace.session(asked.tenant, asked.key)
-    run = session.current_run()
-    if end.disposition is not MessageState.RUNNING or run is None or run.messages != (asked.message_id,):
-        raise ConflictError(
-            "this run answers other messages too",
-            hint=f"POST /v1/runs/{end.turn_id}/cancel ends it for all of them",
-            run_id=end.turn_id or "",
-        )
-    await session.cancel_run(run.run_id)
+    turn = current_turn(asked.workspace, asked.workspace.owner(asked.tenant, asked.key))
+    if turn is not None and turn.id == end.turn_id:  # else it has ended meanwhile
+        if {item.id for item in (*turn.items, *turn.summarized, *turn.injected)} != {asked.message_id}:
+            raise ConflictError(
+                "this run answers other messages too",
+                hint=f"POST /v1/runs/{end.turn_id}/cancel ends it for all of them",
+                run_id=turn.id,
+            )
+        await inbox.cancel(asked.key, "cancelled by the caller", tenant=asked.tenant)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CANCEL_WAIT_S):
             await inbox.wait(asked.message_id)
