@@ -9,6 +9,7 @@ from laneway.gateway.channels.port import ChannelRefusedError
 from laneway.gateway.channels.telegram_records import Unreadable
 from laneway.models import say
 from laneway.rows import Owner
+from laneway.stores.locks import lock_holder
 from tests.channel_stage import FakeBot, Timers, telegram_stage, written
 
 
@@ -155,6 +156,7 @@ async def test_a_token_that_is_revoked_while_something_is_said_ends_the_channel_
     async with telegram_stage(tmp_path, bot) as (_, channel):
         await bot.until(lambda: bot.is_closed)
         assert channel.problem == "Telegram does not accept the token"
+    assert lock_holder(f"{tmp_path}/laneway.db") is None  # a channel that has ended lets go of the store
     after = FakeBot()
     async with telegram_stage(tmp_path, after):
         await after.until(lambda: bool(after.said))

@@ -112,6 +112,7 @@ class Outbox:
         self._tasks: list[asyncio.Task[None]] = []
         self._unlisten: Callable[[], None] = lambda: None
         self._is_open = False
+        self._has_store = False
 
     # ---- opening and closing ----
 
@@ -124,7 +125,7 @@ class Outbox:
         except BaseException:
             await self._store.close()
             raise
-        self._is_open = True
+        self._is_open = self._has_store = True
         self._unlisten = self._workspace.inbox.engine.listen(self._hear)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(), name="laneway-channel-outbox") for _ in range(WORKERS)]
@@ -132,12 +133,14 @@ class Outbox:
 
     async def close(self, timeout_ms: int = STOP_MS) -> None:
         """Say what can be said in a moment; the rest is said after the next start."""
-        if not self._is_open:
+        if not self._has_store:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self.quiet()
-        self.end()
+        self._has_store = False
+        if self._is_open:  # else it was refused before, and says nothing more
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self.quiet()
+            self.end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._store.close()
 
