@@ -223,13 +223,7 @@ class RunFeed(Feed):
         history = self.workspace.inbox.engine.store.history
         row = await history.state("turn", self._run_id)
         is_over = row is not None and row.state in FINAL_TURN_STATES
-        session = await self._session()
-        told = [] if session is None else await session.run_events(self._run_id)
-        # From here on nothing else runs until what the run has told so far is collected.
-        done = None if is_over or session is None else rounds_done(session, self._run_id)
-        now = self._of_rounds(told, done)
-        if done is not None and session is not None:
-            now += [Marked(frame, "") for frame in _open_round(session, self._run_id, done)]
+        now = await self._so_far(is_over=is_over)
         held = [frame for frame in self.watcher.take() if not frame.run_id]
         if now:
             yield now
@@ -254,11 +248,19 @@ class RunFeed(Feed):
         assert self.watcher.session is not None
         return self.workspace.owner(self.watcher.tenant, self.watcher.session)
 
-    async def _session(self) -> AsyncSession | None:
+    async def _so_far(self, *, is_over: bool) -> list[Marked]:
+        """What the run has told by now: whole rounds, and the one under way."""
         try:
-            return await self.workspace.session(self._owner.tenant, self._owner.session)
+            async with self.workspace.using(self._owner.tenant, self._owner.session) as session:
+                told = await session.run_events(self._run_id)
+                # From here on nothing else runs until what the run has told so far is collected.
+                done = None if is_over else rounds_done(session, self._run_id)
+                now = self._of_rounds(told, done)
+                if done is not None:
+                    now += [Marked(frame, "") for frame in _open_round(session, self._run_id, done)]
+                return now
         except NotFoundError:  # a sub-agent that has ended: its end is in the store, its rounds went with it
-            return None
+            return []
 
     def _of_rounds(self, told: Iterable[AgentEvent], done: int | None) -> list[Marked]:
         """What whole rounds have told; `done` is the last of them if the run goes on."""

@@ -7,9 +7,10 @@ held in memory: beyond that the ones that have been idle longest are closed, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from laneway.gateway.tool_lanes import ToolLanes
 from laneway.rows import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from laneway.agent.session import AsyncSession
     from laneway.agent_events import AgentEvent
@@ -73,11 +74,16 @@ class Workspace:
         self.agent = AsyncAgent(host=env, **given)
         self.agent.home = self.host
         self._sessions: OrderedDict[tuple[str, str], AsyncSession] = OrderedDict()  # least recently used first
+        self._used: Counter[tuple[str, str]] = Counter()  # by how many
         self._opening: dict[tuple[str, str], asyncio.Task[AsyncSession]] = {}
         self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._later: set[asyncio.TimerHandle] = set()
         self._context = copy_context()
         self._now = env.clock.monotonic_ms
+        self._wall = env.clock.wall_ms
+        self.opened_at = 0
+        """When it was opened, by the clock that never goes back; `opened_ms` is the same by that on the wall."""
+        self.opened_ms = 0
         self.unopened: dict[tuple[str, str], int] = {}
         """Sessions that are being opened, or could not be: since when."""
         self.observers: list[Callable[[Owner, AgentEvent], None]] = []
@@ -95,6 +101,7 @@ class Workspace:
         engine = self.inbox.engine
         self._set_up_lanes()
         self.hub.told_seq = self._store.next_seq()  # what the store has by now is the past
+        self.opened_at, self.opened_ms = self._now(), self._wall()
         engine.listen(self.hub.on_mail_event)
         engine.on_unattended = self._wake
         self.host.guests.add(self)
@@ -149,6 +156,19 @@ class Workspace:
             if child.session_id == key:
                 return child
         raise NotFoundError(what="session", name=key, hint="its sub-agent has ended")
+
+    @contextlib.asynccontextmanager
+    async def using(self, tenant: str, key: str) -> AsyncIterator[AsyncSession]:
+        """An open session that stays in memory as long as somebody uses it."""
+        name = (tenant, _root_of(key))
+        self._used[name] += 1
+        try:
+            yield await self.session(tenant, key)
+        finally:
+            self._used[name] -= 1
+            if not self._used[name]:
+                del self._used[name]
+                self._make_room()
 
     def live_session(self, tenant: str, key: str) -> AsyncSession | None:
         """A session, if it is in memory."""
@@ -222,7 +242,7 @@ class Workspace:
 
     def _make_room(self) -> None:
         """Close the sessions that were idle longest, if there are too many."""
-        excess = len(self._sessions) - self._sessions_max
+        excess = 0 if self._is_closed else len(self._sessions) - self._sessions_max
         for key, session in list(self._sessions.items()):
             if excess <= 0:
                 break
@@ -235,7 +255,8 @@ class Workspace:
 
     def _is_idle(self, session: AsyncSession) -> bool:
         box = self.inbox.engine.kernel.boxes.get(session.owner)
-        return (box is None or box.is_idle) and not session.delegates.at_work()
+        is_used = (session.owner.tenant, session.session_id) in self._used
+        return not is_used and (box is None or box.is_idle) and not session.delegates.at_work()
 
     @staticmethod
     async def _shut(session: AsyncSession) -> None:

@@ -187,7 +187,7 @@ def test_marks_of_runs_are_rounds_or_the_end() -> None:
 class Childless(World):
     """A workspace whose sub-agent has ended: its session cannot be opened any more."""
 
-    async def session(self, tenant: str, key: str) -> Any:
+    def using(self, tenant: str, key: str) -> Any:
         raise NotFoundError(what="session", name=key)
 
     async def state(self, kind: str, row_id: str) -> StateRow:

@@ -170,3 +170,14 @@ async def test_each_workspace_is_as_wide_as_its_own_file_says(tmp_path: Path) ->
     async with gateway_in(tmp_path, specs=specs) as gateway:
         lanes = gateway.lanes.stats().lanes
         assert {name: lanes[f"{name}/main"].max_concurrent for name in widths} == widths
+
+
+async def test_a_session_that_somebody_uses_stays_in_memory_until_it_is_left(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path, sessions_max=1) as gateway:
+        await ask(gateway, "used", "hello")
+        async with gateway.default.using("default", "used") as session:
+            for number in range(5):
+                await ask(gateway, f"s{number}", "hello")
+            assert gateway.default.live_session("default", "used") is session
+            assert [str(each) for each in await session.history()] == ["user: hello", "assistant: You said: hello"]
+        assert len(gateway.default.live_sessions()) == 1

@@ -75,7 +75,7 @@ def retries_of(request: Request) -> Retries:
     """Who waits for what, in this application."""
     state = request.app.state
     if not hasattr(state, "openai_retries"):
-        state.openai_retries = Retries()
+        state.openai_retries = Retries(state.gateway.env.clock.monotonic_ms)
     retries: Retries = state.openai_retries
     return retries
 
@@ -89,7 +89,7 @@ async def ask(
     given = request.headers.get("idempotency-key")
     print_ = "" if given is not None else await fingerprint(request, caller)
     if print_ and is_retry(request):
-        found = retries.find(print_, caller.tenant, workspace)
+        found = await retries.find(print_, caller.tenant, workspace)
         if found is not None:
             old = Receipt(message_id=found[1], disposition=MessageState.QUEUED)
             return Asked(gateway, workspace, caller, key=found[0], receipt=old, retries=retries, print_=print_)
@@ -173,14 +173,15 @@ class Asked:
         """The answer of a message that has ended, with what it took."""
         if end.disposition is MessageState.COMMAND:
             return RunResult(text=end.reason, message_id=end.message_id, disposition=end.disposition)
-        try:
-            session = await self.workspace.session(self.tenant, self.key)
-        except LanewayError:  # what it needs is not there now; the answer is
-            return _plain(end)
-        try:
-            return await session.wait(end.message_id)
-        except ClosedError:
-            return _plain(end)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                session = await stack.enter_async_context(self.workspace.using(self.tenant, self.key))
+            except LanewayError:  # what it needs is not there now; the answer is
+                return _plain(end)
+            try:
+                return await session.wait(end.message_id)
+            except ClosedError:
+                return _plain(end)
 
     async def answered(self, request: Request) -> RunResult | None:
         """The answer, while the client is there; None when it has gone. The run goes on in any case."""

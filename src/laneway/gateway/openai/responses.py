@@ -234,8 +234,8 @@ class _Reply:
         """What the agent has said since it got the message, round by round; the last is the answer."""
         texts: list[str] = []
         with contextlib.suppress(LanewayError):  # the session cannot be opened now: the answer is known all the same
-            session = await self.asked.workspace.session(self.asked.tenant, self.asked.key)
-            events = await session.run_events(end.turn_id) if end.turn_id else []
+            async with self.asked.workspace.using(self.asked.tenant, self.asked.key) as session:
+                events = await session.run_events(end.turn_id) if end.turn_id else []
             told = next((i for i, each in enumerate(events) if end.message_id in (each.messages or ())), 0)
             texts = [each.text for each in events[told:] if isinstance(each, TextDeltaEvent)]
         if result.text and (not texts or texts[-1].strip() != result.text.strip()):

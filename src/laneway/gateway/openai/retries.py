@@ -2,7 +2,11 @@
 
 They say how often they have tried (`x-stainless-retry-count`), and repeat the request to the byte. So a message carries
 the fingerprint of its request, and a later try is answered by the message of the earlier one, if that one was taken
-and its caller has gone. `Idempotency-Key` does the same for any client, after a restart too.
+and its caller has gone. `Idempotency-Key` does the same for any client, and at any time.
+
+When a process dies, whoever waited for it comes back soon. By then their messages may have ended, in the next process
+or in the last moment of the old one; so what that one has taken is looked up in the store. After a while nobody comes
+back any more, and who asks the same again means it.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from laneway.mail import Message
+from laneway.rows import MessageRow, Owner
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -27,6 +32,18 @@ T = TypeVar("T")
 
 KEPT_MAX: Final = 10_000
 CHANNEL: Final = "openai"
+ROUTE: Final = f'["{CHANNEL}",'
+"""How the routes of these messages begin in the store."""
+BACK_MS: Final = 300_000
+"""So long after it has left, or the process has died, a client may come back."""
+LAST_MOMENT_MS: Final = 1_000
+"""What ended so shortly before a process died may not have been told any more."""
+PAGE: Final = 1_000
+PAGES_MAX: Final = 10
+REACH: Final = 50_000
+"""So many numbers of the store before the start are looked through; a message has about ten."""
+
+Taken = tuple[str, str]  # session key, message id
 
 
 async def fingerprint(request: Request, caller: Caller) -> str:
@@ -47,9 +64,11 @@ def is_retry(request: Request) -> bool:
 class Retries:
     """Which messages have somebody who waits for their answer, and which were left by whoever had sent them."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
         self._served: Counter[str] = Counter()
-        self._left: OrderedDict[str, tuple[str, str]] = OrderedDict()  # by fingerprint: session key, message id
+        self._left: OrderedDict[str, tuple[int, Taken]] = OrderedDict()  # by fingerprint, with when
+        self._earlier: dict[tuple[str, str], dict[str, list[Taken]]] = {}  # of earlier processes, by fingerprint
         self._told: OrderedDict[str, None] = OrderedDict()  # messages whose sender has got what it asked for
 
     @contextlib.contextmanager
@@ -66,19 +85,58 @@ class Retries:
             if delivery.is_done:
                 _add(self._told, message_id, None)
             elif print_:
-                _add(self._left, print_, (key, message_id))
+                _add(self._left, print_, (self._now(), (key, message_id)))
 
-    def find(self, print_: str, tenant: str, workspace: Workspace) -> tuple[str, str] | None:
+    async def find(self, print_: str, tenant: str, workspace: Workspace) -> Taken | None:
         """The session key and the id of the message that an earlier try has sent."""
-        left = self._left.pop(print_, None)
-        if left is not None:
+        earlier = await self._of_earlier_processes(tenant, workspace)
+        at, left = self._left.pop(print_, (0, None))
+        if left is not None and self._now() - at <= BACK_MS:
             return left
         for item in workspace.inbox.engine.kernel.items.values():  # also what an earlier process has taken
             if item.id in self._served or item.id in self._told:
                 continue
             if item.owner.tenant == tenant and _is_of(item.message, print_):
                 return item.owner.session, item.id
-        return None
+        of_it = earlier.get(print_, ())
+        return next((each for each in of_it if each[1] not in self._served and each[1] not in self._told), None)
+
+    async def _of_earlier_processes(self, tenant: str, workspace: Workspace) -> dict[str, list[Taken]]:
+        """What the process before this one has taken, and may not have answered, by fingerprint."""
+        if self._now() - workspace.opened_at > BACK_MS:
+            self._earlier.clear()
+            return {}
+        found = self._earlier.get((workspace.name, tenant))
+        if found is None:
+            found = {}
+            for row in _untold(await _past(tenant, workspace), workspace.opened_ms):
+                found.setdefault((row.platform_id or "").partition(".")[0], []).append((row.session, row.id))
+            self._earlier[workspace.name, tenant] = found
+        return found
+
+
+async def _past(tenant: str, workspace: Workspace) -> list[MessageRow]:
+    """The last messages from before the start."""
+    history, end = workspace.inbox.engine.store.history, workspace.hub.told_seq
+    owner, rows, after = Owner(tenant, workspace.name, ""), [], max(0, end - REACH)
+    for _ in range(PAGES_MAX):
+        page = await history.messages(owner, after_seq=after, limit=PAGE)
+        rows += [row for row in page if row.seq < end]
+        if len(page) < PAGE or page[-1].seq >= end:
+            break
+        after = page[-1].seq
+    return rows
+
+
+def _untold(rows: list[MessageRow], opened_ms: int) -> list[MessageRow]:
+    """Those whose senders cannot have got an answer, and those that ended when the process did."""
+    before = [each for row in rows for each in (row.arrived_ms, row.ended_ms) if each < opened_ms]
+    died_ms = max(before, default=0)
+    return [
+        row
+        for row in rows
+        if row.route.startswith(ROUTE) and not 0 < row.ended_ms < min(opened_ms, died_ms - LAST_MOMENT_MS)
+    ]
 
 
 def _add(table: OrderedDict[str, T], name: str, value: T) -> None:

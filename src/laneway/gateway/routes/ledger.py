@@ -83,13 +83,12 @@ async def settle(entry_id: str, body: Settlement, gateway: GatewayOf, caller: Op
         )
     await gateway.audit.record(caller, "ledger.settle", entry.id, reason=body.reason, tool=entry.tool)
     try:
-        session = await workspace.session(caller.tenant, entry.owner.session)
+        async with workspace.using(caller.tenant, entry.owner.session) as session:
+            settled = await session.settle(entry.id, body.reason, actor=caller.name)
     except NotFoundError:  # a sub-agent that has ended: nobody has its book open
         engine = workspace.inbox.engine
         book = Book(engine, entry.owner)
         settled = entry.change(Change.SETTLE, now_ms=engine.wall(), reason=body.reason, actor=caller.name)
         book.keep(settled)
         await book.committed()
-    else:
-        settled = await session.settle(entry.id, body.reason, actor=caller.name)
     return LedgerView.of(settled)

@@ -75,8 +75,8 @@ async def show(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunDetails:
     workspace, row = await gateway.find_run(caller, run_id)
     facts = run_facts(row, _state_now(workspace, row))
     try:
-        session = await workspace.session(row.tenant, row.session)
-        info = await session.run_snapshot(run_id)
+        async with workspace.using(row.tenant, row.session) as session:
+            info = await session.run_snapshot(run_id)
     except LanewayError:  # its sub-agent has ended, or its session cannot be opened now: the store knows this much
         return RunDetails(**facts)
     is_over = TurnState(facts["state"]).is_final
@@ -116,8 +116,8 @@ async def resume(run_id: str, gateway: GatewayOf, caller: CallerOf, response: Re
     turn = current_turn(workspace, _owner(row))
     if turn is not None and turn.id == run_id:
         raise ConflictError(f"run {run_id} is going on", hint="wait for it", run_id=run_id)
-    session = await workspace.session(row.tenant, row.session)
-    await _check_unfinished(session, run_id)
+    async with workspace.using(row.tenant, row.session) as session:
+        await _check_unfinished(session, run_id)
     gateway.admission.check()
     receipt = await workspace.inbox.submit(
         row.session, f"Resume run {run_id}", kind="system", tenant=row.tenant, attachments=[{RESUME: run_id}]
