@@ -10,8 +10,10 @@ import random
 import time
 import uuid
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from laneway.ports import Clock, Ids, Random
+if TYPE_CHECKING:
+    from laneway.ports import Clock, Ids, Random
 
 __all__ = ("FixedClock", "HostEnv", "SequentialIdGenerator", "SystemClock", "SystemIds")
 

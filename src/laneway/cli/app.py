@@ -4,39 +4,86 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated, Any, Final
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 from laneway import __version__
-from laneway.cli.approvals import approve, deny
-from laneway.cli.chat import chat
-from laneway.cli.config import config
-from laneway.cli.cron import cron_app
-from laneway.cli.dlq import dlq_app
-from laneway.cli.doctor import doctor
-from laneway.cli.lane import lane_app
-from laneway.cli.queue import queue_app
-from laneway.cli.reach import Asking, Reading
-from laneway.cli.run import run_app
-from laneway.cli.send import send
-from laneway.cli.serve import serve
-from laneway.cli.session import session_app
-from laneway.cli.sim import sim
-from laneway.cli.status import status
-from laneway.cli.store import store_app
-from laneway.cli.tables import clean
-from laneway.cli.task import task_app
-from laneway.cli.token import token_app
-from laneway.cli.top import top
-from laneway.cli.tour import tour_app
 from laneway.errors import LanewayError, NotAuthenticatedError, reaction_to
 
 __all__ = ("app",)
 
 HOW_TO_BE_LET_IN: Final = "--token - asks for a token without showing it; --token-file FILE reads one"
+
+
+class Place(NamedTuple):
+    """Where a command is: a module below `laneway.cli`, a name in it, and the class in `reach` that it is made with."""
+
+    module: str
+    name: str
+    kind: str = ""
+
+
+PLACES: Final[Mapping[str, Place]] = {
+    "serve": Place("serve", "serve"),
+    "chat": Place("chat", "chat", "Asking"),
+    "send": Place("send", "send", "Asking"),
+    "status": Place("status", "status", "Reading"),
+    "top": Place("top", "top", "Asking"),
+    "queue": Place("queue", "queue_app"),
+    "lane": Place("lane", "lane_app"),
+    "run": Place("run", "run_app"),
+    "session": Place("session", "session_app"),
+    "task": Place("task", "task_app"),
+    "dlq": Place("dlq", "dlq_app"),
+    "approve": Place("approvals", "approve", "Reading"),
+    "deny": Place("approvals", "deny", "Asking"),
+    "cron": Place("cron", "cron_app"),
+    "token": Place("token", "token_app"),
+    "doctor": Place("doctor", "doctor"),
+    "tour": Place("tour", "tour_app"),
+    "sim": Place("sim", "sim"),
+    "store": Place("store", "store_app"),
+    "config": Place("config", "config"),
+}
+"""Every command and noun, in the order of the help."""
+
+
+class Shelf(Mapping[str, Any]):
+    """The commands by their names. One is imported and made when it is asked for: to load all of them takes longer
+    than most of them run."""
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self._places = places
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        place = self._places[name]
+        if name not in self._made:
+            self._made[name] = _made(name, place)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _made(name: str, place: Place) -> Any:
+    found = getattr(import_module(f"laneway.cli.{place.module}"), place.name)
+    if isinstance(found, typer.Typer):
+        group = get_group(found)
+        group.name = name
+        return group
+    kind = getattr(import_module("laneway.cli.reach"), place.kind) if place.kind else None
+    single = typer.Typer(add_completion=False)
+    single.command(name, cls=kind)(found)
+    return get_command(single)
 
 
 class Commands(TyperGroup):
@@ -50,6 +97,10 @@ class Commands(TyperGroup):
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
             else:
+                from rich.console import Console  # only who has to say something needs these
+
+                from laneway.cli.tables import clean
+
                 console = Console(stderr=True, soft_wrap=True)
                 console.print(clean(f"laneway: {error}"), style="red", markup=False, highlight=False)
                 if isinstance(error, NotAuthenticatedError):
@@ -57,9 +108,20 @@ class Commands(TyperGroup):
             raise typer.Exit(reaction_to(error).exit_code) from None
 
 
+class Laneway(Commands):
+    """All commands."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{**more, "commands": Shelf(PLACES)})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, without loading one."""
+        return list(self.commands)
+
+
 app = typer.Typer(
     name="laneway",
-    cls=Commands,
+    cls=Laneway,
     help="The traffic system for AI agents: what runs, when, and what happens to everything that has to wait.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -82,25 +144,3 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """The options of every command."""
-
-
-app.command("serve")(serve)
-app.command("chat", cls=Asking)(chat)
-app.command("send", cls=Asking)(send)
-app.command("status", cls=Reading)(status)
-app.command("top", cls=Asking)(top)
-app.add_typer(queue_app, name="queue")
-app.add_typer(lane_app, name="lane")
-app.add_typer(run_app, name="run")
-app.add_typer(session_app, name="session")
-app.add_typer(task_app, name="task")
-app.add_typer(dlq_app, name="dlq")
-app.command("approve", cls=Reading)(approve)
-app.command("deny", cls=Asking)(deny)
-app.add_typer(cron_app, name="cron")
-app.add_typer(token_app, name="token")
-app.command("doctor")(doctor)
-app.add_typer(tour_app, name="tour")
-app.command("sim")(sim)
-app.add_typer(store_app)
-app.add_typer(config, name="config")

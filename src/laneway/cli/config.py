@@ -6,23 +6,25 @@ import json
 import os
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from laneway.config import Effective, Layer, Problem, Value, json_schema, load
-from laneway.config import check as check_file
-from laneway.config.agent_view import Seen, is_of_agent, seen_by_agent, seen_by_inbox
 from laneway.errors import ConfigError, reaction_to
+
+if TYPE_CHECKING:  # what reads files takes its time to load; a list of commands need not wait for it
+    from laneway.config import Effective, Problem, Value
+    from laneway.config.agent_view import Seen
 
 __all__ = ("config",)
 
 HIDDEN = "(hidden)"
 UNUSED = " (an agent does not use it)"
 WIDE = 500  # in a pipe a line stays a line
+OF_SERVER: Final = "gateway."
 
 config = typer.Typer(
     help="Check a configuration, say where each value came from, print its JSON Schema.", no_args_is_help=True
@@ -38,6 +40,8 @@ def check(
 
     Variables that a file refers to have to be set.
     """
+    from laneway.config import check as check_file
+
     found = {file: check_file(file, environ=os.environ) for file in files}
     if as_json:
         print(json.dumps({"files": [_report(file, problems) for file, problems in found.items()]}, indent=2))
@@ -78,6 +82,9 @@ def explain(
 
     With settings that only an agent has, these are the values of an agent.
     """
+    from laneway.config import load
+    from laneway.config.agent_view import is_of_agent, seen_by_agent, seen_by_inbox
+
     effective = load(file, environ=os.environ, workspace=workspace, overrides=overrides or ())
     for_agent = is_of_agent(effective) if of_agent is None else of_agent
     found = seen_by_agent(effective) if for_agent else seen_by_inbox(effective)
@@ -86,8 +93,8 @@ def explain(
         return
     table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="bold")
     for value, is_used in ((each.value, each.is_used) for each in found):
-        if every or value.value not in (None, "", ()) or value.origin.layer is not Layer.DEFAULT:
-            style = "dim" if value.origin.layer is Layer.DEFAULT else ""
+        if every or _tells(value):
+            style = "" if _is_set(value) else "dim"
             # Text, since a value may look like markup; fold, since a path that is cut short is of no use.
             cells = (value.name, _shown(value), f"{value.origin}{'' if is_used else UNUSED}")
             table.add_row(*(Text(cell, style=style, overflow="fold") for cell in cells))
@@ -97,7 +104,20 @@ def explain(
 @config.command("schema")
 def schema() -> None:
     """Print a JSON Schema (draft 2020-12) for editors and other tools."""
+    from laneway.config import json_schema
+
     print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _is_set(value: Value) -> bool:
+    from laneway.config import Layer
+
+    return value.origin.layer is not Layer.DEFAULT
+
+
+def _tells(value: Value) -> bool:
+    """Whether a value is worth a line to everybody. Only who runs a server wonders about the defaults of one."""
+    return _is_set(value) or (value.value not in (None, "", ()) and not value.name.startswith(OF_SERVER))
 
 
 def _report(file: str, problems: tuple[Problem, ...]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -104,11 +105,12 @@ def _store_option(
     """The option of commands that only read."""
 
 
-def _made(function: Any) -> list[Any]:
+@cache
+def _made(function: Any) -> tuple[Any, ...]:
     """The parameters of a function as those of a command; what is given is kept for `target_of`."""
     application = typer.Typer(add_completion=False)
     application.command()(function)
-    found = list(typer.main.get_command(application).params)
+    found = tuple(typer.main.get_command(application).params)
     for each in found:
         each.expose_value = False
         each.callback = _keep

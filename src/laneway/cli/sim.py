@@ -6,12 +6,12 @@ import json
 import random
 import time
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from laneway.sim.campaign import TIERS, run_for, run_seed, seeds_from
-from laneway.sim.trace import SimFailedError, Tier, Trace
+if TYPE_CHECKING:
+    from laneway.sim.trace import SimFailedError, Tier, Trace
 
 __all__ = ("sim",)
 
@@ -33,6 +33,9 @@ def sim(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Simulate worlds in which everything goes wrong, and check every law after every step."""
+    from laneway.sim.campaign import TIERS, run_for, seeds_from  # they load all of Laneway; a list of commands need not
+    from laneway.sim.trace import SimFailedError, Trace
+
     tiers: tuple[Tier, ...] = TIERS if tier == "all" else (tier,)
     try:
         if seed is not None:
@@ -50,6 +53,8 @@ def sim(
 
 
 def _run_one(seed: int, tier: Tier, trace: Trace, *, as_json: bool) -> None:
+    from laneway.sim.campaign import run_seed
+
     outcome = run_seed(seed, tier, trace)
     if as_json:
         print(json.dumps(asdict(outcome)))

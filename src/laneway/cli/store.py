@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from laneway.errors import UnknownStoreError
-from laneway.stores import open_store
-from laneway.stores.sqlite import BUSY_MS, SqliteStore
-from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, corrupt
+
+if TYPE_CHECKING:  # stores take their time to load; a list of commands need not wait for them
+    from laneway.stores.sqlite_file import StoreCheck
 
 __all__ = ("store_app",)
 
@@ -41,6 +41,9 @@ def backup(
     as_json: JsonOption = False,
 ) -> None:
     """Copy a store as it is at one moment, while it is in use."""
+    from laneway.stores.sqlite import BUSY_MS
+    from laneway.stores.sqlite_file import backup_file
+
     path = _path_of(store)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=as_json or not sys.stderr.isatty()) as bar:
@@ -61,6 +64,9 @@ def backup(
 @store_app.command("check")
 def check(store: StoreOption = STORE, as_json: JsonOption = False) -> None:
     """Read a whole store and say how it is: its size, its rows, and whether every page is sound."""
+    from laneway.stores.sqlite import BUSY_MS
+    from laneway.stores.sqlite_file import check_file, corrupt
+
     path = _path_of(store)
     quiet = as_json or not sys.stderr.isatty()
     with nullcontext() if quiet else Console(stderr=True).status(f"Reading {path}"):
@@ -93,6 +99,9 @@ def _show(report: StoreCheck) -> None:
 
 
 def _path_of(address: str) -> str:
+    from laneway.stores import open_store
+    from laneway.stores.sqlite import SqliteStore
+
     store = open_store(address)
     if isinstance(store, SqliteStore):
         return store.path

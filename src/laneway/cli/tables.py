@@ -92,7 +92,19 @@ def until(at_ms: int | None, now_ms: int) -> str:
     """A time to come: `in 3 min`."""
     if not at_ms:
         return ""
-    return f"in {age(at_ms - now_ms)}" if at_ms > now_ms else "due"
+    if at_ms <= now_ms:
+        return "due"
+    rest = at_ms - now_ms
+    step = _step(rest)  # to the nearest: what is made for 30 days has not 29 of them left a moment later
+    return f"in {age((rest + step // 2) // step * step)}"
+
+
+def _step(ms: int) -> int:
+    """The least difference that `age` shows."""
+    for at, (size, _) in enumerate(UNITS):
+        if ms >= size:
+            return UNITS[at + 1][0] if ms < 10 * size and at + 1 < len(UNITS) else size
+    return 1
 
 
 def ordinal(number: int) -> str:

@@ -21,8 +21,6 @@ from laneway.cli.tables import ago, errors, print_json, print_rows, say, until
 from laneway.cli.times import duration_ms
 from laneway.errors import StoreInUseError, TransportUnavailableError, UnknownStoreError
 from laneway.gateway.access import ALL_TENANTS, Caller, Scope
-from laneway.stores import open_store
-from laneway.stores.memory import MemoryStore
 from laneway.system import SystemClock
 
 if TYPE_CHECKING:
@@ -113,6 +111,8 @@ class Where:
     async def _on_store(self, work: Callable[[TokenBook, Audit], Awaitable[T]]) -> T:
         from laneway.gateway.audit import Audit  # only what works without a server needs these
         from laneway.gateway.tokens import TokenBook
+        from laneway.stores import open_store
+        from laneway.stores.memory import MemoryStore
 
         store, clock = open_store(self.store), SystemClock()
         if isinstance(store, MemoryStore):

@@ -18,7 +18,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from laneway.cli.tour_lanes import tour as lanes
 from laneway.cli.tour_server import TourServer
 from laneway.cli.tour_walk import CHAPTERS, Proof, Walk
 from laneway.errors import ConfigError, InternalError
@@ -70,7 +69,16 @@ def tour(
         raise InternalError(f"the tour lost count: {summary.proof}")
 
 
-tour_app.command("lanes")(lanes)
+@tour_app.command("lanes")
+def lanes(
+    fast: Annotated[bool, typer.Option("--fast", help="A few seconds instead of about a minute.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Line by line, as when the output is not a terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="No show: only the summary, as JSON.")] = False,
+) -> None:
+    """See what lanes do: real lanes, real jobs, about a minute."""
+    from laneway.cli.tour_lanes import tour as show  # lanes are loaded for whoever wants to see them
+
+    show(fast=fast, plain=plain, as_json=as_json)
 
 
 async def _play(console: Console, pace: float) -> Summary:

@@ -7,9 +7,8 @@ import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -74,12 +73,8 @@ class Summary:
     seconds: float
 
 
-def tour(
-    fast: Annotated[bool, typer.Option("--fast", help="A few seconds instead of about a minute.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Line by line, as when the output is not a terminal.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="No show: only the summary, as JSON.")] = False,
-) -> None:
-    """See what lanes do: real lanes, real jobs, about a minute."""
+def tour(*, fast: bool, plain: bool, as_json: bool) -> None:
+    """Show what lanes do, on a screen or line by line; or only say what was found, as JSON."""
     console = Console()
     small = console.width < WIDTH_LEAST or console.height < HEIGHT_LEAST
     live = console.is_terminal and not console.is_dumb_terminal and not small and not plain and not as_json

@@ -72,6 +72,22 @@ def test_times_are_told_from_now() -> None:
     assert (ago(0, 1), until(None, 1)) == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("left_ms", "shown"),
+    [
+        (30 * 86_400_000 - 40, "in 30 d"),
+        (86_400_000 - 40, "in 1 d"),
+        (7_200_000 - 40, "in 2 h"),
+        (5_400_000 - 40, "in 1 h 30 min"),
+        (60_000 - 40, "in 59 s"),
+        (40, "in 40 ms"),
+        (2 * 86_400_000 + 40, "in 2 d"),
+    ],
+)
+def test_what_is_left_is_told_to_the_nearest(left_ms: int, shown: str) -> None:
+    assert until(1_000_000 + left_ms, 1_000_000) == shown
+
+
 def test_places_are_ordinals() -> None:
     assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 101, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "101st", "112th"

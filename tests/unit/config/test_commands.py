@@ -95,6 +95,17 @@ def test_explain_takes_its_files_from_the_environment() -> None:
     assert rows["queue.debounce_idle"] == ["true", "default for queue: at good.yaml:1"]
 
 
+def test_what_nobody_has_set_of_a_server_does_not_drown_the_rest(folder: Path) -> None:
+    rows = rows_of(run("explain", "--config", "good.yaml").stdout)
+    assert not [name for name in rows if name.startswith("gateway.")]
+    (folder / "served.yaml").write_text("gateway:\n  port: 9000\n", encoding="utf-8")
+    rows = rows_of(run("explain", "--config", "served.yaml").stdout)
+    assert {name: row for name, row in rows.items() if name.startswith("gateway.")} == {
+        "gateway.port": ["9000", "served.yaml:2:9"]
+    }
+    assert rows_of(run("explain", "--all", "--config", "served.yaml").stdout)["gateway.host"][1] == "default"
+
+
 def test_explain_all_shows_what_nobody_has_set() -> None:
     rows = rows_of(run("explain", "--all").stdout)
     assert rows["queue.max_wait_ms"] == ["–", "default (ten times `debounce_ms`)"]
