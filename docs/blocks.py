@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import laneway
+from docs import web
 from docs.wording import ROOT, WORDS, comments_of, first_line, table
 from laneway import dialogue, records
 from laneway.external import TaskState
@@ -239,6 +240,7 @@ BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "ledger-states": ledger_states,
     "task-states": task_states,
     "builtin-tools": builtin_tools,
+    "scopes": web.scopes_table,
     "layers": layers,
     "modules": modules,
 }

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints, is_typeddict
 
 import laneway
+from docs import web
 from docs.blocks import BLOCKS, modes, rights
 from docs.wording import (
     BENCH,
@@ -521,6 +522,16 @@ def config_page() -> str | None:
     return str(importlib.import_module("laneway.config").reference_page())
 
 
+def http_page() -> str:
+    """Every route of the server."""
+    return page(["# HTTP", NOTICE, *web.http_blocks()])
+
+
+def metrics_page() -> str:
+    """Every number of the server."""
+    return page(["# Metrics", NOTICE, intro("metrics"), web.metrics_table()])
+
+
 def page(blocks: Iterable[str]) -> str:
     """Blocks with blank lines between them."""
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -538,6 +549,8 @@ PAGES: Final[Mapping[str, Callable[[], str | None]]] = {
     "reference/commands.md": commands_page,
     "reference/tables.md": tables_page,
     "reference/config.md": config_page,
+    "reference/http.md": http_page,
+    "reference/metrics.md": metrics_page,
 }
 
 
@@ -559,12 +572,12 @@ def with_numbers(text: str) -> str:
     """A page with its measured numbers; a quick or partial benchmark does not replace a fuller one."""
     if not BENCH.exists() or json.loads(BENCH.read_text(encoding="utf-8"))["quick"]:
         return text
-    pattern = marked("bench", "table")
-    old = pattern.search(text)
-    new = bench_table()
-    if old is None or new.count("\n| ") < old[1].count("\n| ") - 1:
-        return text
-    return text[: old.start(1)] + f"\n{new}\n\n" + text[old.end(1) :]
+    for name in ("table", "short"):
+        old = marked("bench", name).search(text)
+        new = bench_table(short=name == "short")
+        if old is not None and new.count("\n| ") >= old[1].count("\n| ") - 1:
+            text = text[: old.start(1)] + f"\n{new}\n\n" + text[old.end(1) :]
+    return text
 
 
 # ---- writing ----------------------------------------------------------------------------------------------

@@ -115,8 +115,8 @@ def comments_of(kind: type[enum.Enum]) -> dict[str, str]:
 # ---- measured numbers -------------------------------------------------------------------------------------
 
 
-def bench_table() -> str:
-    """The ratios of the last full benchmark, and where they come from."""
+def bench_table(*, short: bool = False) -> str:
+    """The ratios of the last full benchmark, and where they come from; `short`: those that say most."""
     measured = json.loads(BENCH.read_text(encoding="utf-8"))
     found = {(one["workload"], one["name"]): one for result in measured["results"] for one in result["outcomes"]}
     speeds = {result["workload"]: result["best"] for result in measured["results"]}
@@ -129,7 +129,7 @@ def bench_table() -> str:
             ("From submit to the first line of the job, idle (p50)", f"{speeds['pickup']['lanes']['p50_us']:.0f} µs")
         )
     for workload, name, words in WORDS["measured"]["rows"]:
-        if (workload, name) in found:
+        if (workload, name) in found and (not short or [workload, name] in WORDS["measured"]["short"]):
             one = found[workload, name]
             value = one["value"]
             digits = 0 if value >= 100 or value == 0 else 2
