@@ -575,6 +575,17 @@ async function readAbout() {
   }
 }
 
+async function readSessions() {
+  try {
+    const found = await ask("/sessions?limit=200");
+    el("sessions").replaceChildren(...found.items.map((each) => new Option(each.session_key, each.session_key)));
+  } catch {
+    // without a list one types the name
+  }
+}
+
+el("session").addEventListener("focus", readSessions);
+
 el("where").addEventListener("submit", (event) => {
   event.preventDefault();
   if (!el("workspace").hidden) state.workspace = el("workspace").value;
