@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ("gathered", "shown", "status")
 
 SHOWN: Final = 12
+LANES_HIDDEN: Final = "Lanes are shared by all tenants: a token with --scope operate --tenant '*' sees them."
 WAITING_SHOWN: Final = 8
 
 
@@ -83,10 +84,12 @@ def _lanes(source: Source) -> list[dict[str, Any]] | None:
 def shown(found: dict[str, Any]) -> RenderableType:
     """The screen."""
     now_ms = SystemClock().wall_ms()
-    parts: list[RenderableType] = [_headline(found["server"])]
-    sessions = found["sessions"]
+    server, sessions = found["server"], found["sessions"]
+    parts: list[RenderableType] = [_headline(server), *_complaints(server)]
     if found["lanes"] is not None:
         parts += [Text(), table(COLUMNS, lane_rows(found["lanes"]))]
+    elif server["url"] is not None:
+        parts += [Text(), Text(LANES_HIDDEN, style="dim")]
     if sessions:
         rows = [
             (each["session_key"], each["state"], each["run_id"], each["waiting"] or "") for each in sessions[:SHOWN]
@@ -111,6 +114,13 @@ def shown(found: dict[str, Any]) -> RenderableType:
             Text(f"  laneway approve {each['approval_id']}", style="dim"),
         ]
     return Group(*parts)
+
+
+def _complaints(server: dict[str, Any]) -> list[Text]:
+    """What is wrong with a server that works all the same: a channel that its platform does not let in."""
+    if not server["ready"]:
+        return []  # the headline says it
+    return [Text(clean(f"{name}: {text}"), style="yellow") for name, text in server["checks"].items() if text != "ok"]
 
 
 def _headline(server: dict[str, Any]) -> Text:

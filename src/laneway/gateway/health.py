@@ -2,7 +2,7 @@
 
 It is not ready while its store does not answer, while it stops, and while work waits that could start and nothing is
 being started. What is paused, closed until a time, held, waiting for an approval, for a quota or for its own session
-is no such work.
+is no such work. A channel that does not work is told, and is no reason to take a server out that others talk to.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from laneway.errors import LanewayError
 from laneway.gateway.admission import TURN_LANES
+from laneway.gateway.channels.running import running
 from laneway.gateway.deps import GatewayOf, caller_of
 from laneway.gateway.problems import PROBLEM_JSON, problem
 from laneway.kernel.explain import explain
@@ -61,6 +62,10 @@ class Health:
         if not gateway.is_open or gateway.is_stopping:
             return {"server": "it is stopping" if gateway.is_stopping else "it is not open", "store": OK, "work": OK}
         return {"server": OK, "store": await self._store() or OK, "work": self.stall() or OK}
+
+    def channels(self) -> dict[str, str]:
+        """Every channel: `ok`, or why it does not work. It decides nothing."""
+        return {f"channel {name}": channel.problem or OK for name, channel in running(self._gateway).items()}
 
     async def _store(self) -> str:
         try:
@@ -148,13 +153,14 @@ async def healthz() -> dict[str, str]:
 async def readyz(request: Request) -> Any:
     """Whether the store answers and work is being started. Send no requests here while it says no."""
     gateway: Gateway = request.app.state.gateway
-    checks = await Health(gateway).checks()
-    if not _may_see_all(request):  # anybody may ask: which lanes there are, and where the store is, is not for all
-        checks = {name: text if text == OK else WRONG for name, text in checks.items()}
+    health = Health(gateway)
+    checks, channels = await health.checks(), health.channels()
+    if not _may_see_all(request):  # anybody may ask: which lanes and channels there are is not for all
+        checks, channels = {name: text if text == OK else WRONG for name, text in checks.items()}, {}
     wrong = [f"{name}: {text}" for name, text in checks.items() if text != OK]
     if not wrong:
-        return {"status": "ready", **checks}
-    return problem(503, "not_ready", "; ".join(wrong), headers={"Retry-After": "5"}, **checks)
+        return {"status": "ready", **checks, **channels}
+    return problem(503, "not_ready", "; ".join(wrong), headers={"Retry-After": "5"}, **checks, **channels)
 
 
 @router.get(

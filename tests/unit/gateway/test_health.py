@@ -18,6 +18,7 @@ from laneway.errors import ConfigError, StoreUnavailableError
 from laneway.gateway import health
 from laneway.gateway.access import LOCAL, Scope
 from laneway.gateway.app import create_app
+from laneway.gateway.channels.running import note
 from laneway.gateway.service import Gateway
 from laneway.gateway.settings import GatewaySettings
 from laneway.mail import Receipt
@@ -259,3 +260,25 @@ async def test_a_session_with_work_that_cannot_be_opened_is_a_stall(
         here.clock.advance(LIMIT_MS)
         assert "cannot be opened" in await here.work()
         await here.gateway.default.inbox.withdraw(receipt.message_id)
+
+
+class Refused:
+    """A channel that its platform does not let in."""
+
+    name, kind, problem = "telegram", "telegram", "the bot is not let in"
+
+    async def start(self, gateway: Gateway) -> None:
+        """It never does."""
+
+    async def stop(self) -> None:
+        """There is nothing to end."""
+
+
+async def test_a_channel_that_does_not_work_is_told_and_takes_no_server_out(tmp_path: Path) -> None:
+    async with ward(tmp_path) as here:
+        note(here.gateway, [Refused()])
+        status, body = await here.look()
+        assert (status, body["status"]) == (200, "ready")
+        assert body["channel telegram"] == "the bot is not let in"
+        await here.gateway.tokens.create("ada", [Scope.CHAT])
+        assert (await here.look())[1] == {"status": "ready", "server": "ok", "store": "ok", "work": "ok"}
