@@ -14,8 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from laneway.errors import InternalError, LanewayError, MailboxFullError, describe, reaction_to
+from laneway.ports import Store
 
-__all__ = ("PROBLEM_JSON", "Problem", "install", "problem", "problem_of")
+__all__ = ("PROBLEM_JSON", "Problem", "install", "place_of", "problem", "problem_of", "words_of")
 
 _log = logging.getLogger("laneway.gateway")
 
@@ -89,12 +90,23 @@ def problem_of(error: LanewayError, *, hide: str = "") -> Problem:
         headers["WWW-Authenticate"] = 'Bearer realm="laneway"'
     if isinstance(error, InternalError):
         _log.error("internal error: %s", describe(error))
+    message, hint = words_of(error, hide)
+    facts = {name: value for name, value in facts.items() if not hide or hide not in str(value)}
+    return problem(status, error.code, message, hint=hint, headers=headers, **facts)
+
+
+def words_of(error: LanewayError, hide: str = "") -> tuple[str, str]:
+    """The message and the hint of an error as the outside sees them, without where the store lies."""
     message, hint = error.message, error.hint
     if hide and hide in f"{message}{hint}":
         _log.warning("%s", error)
         message, hint = (text.replace(f" {hide}", "").replace(hide, "it") for text in (message, hint))
-    facts = {name: value for name, value in facts.items() if not hide or hide not in str(value)}
-    return problem(status, error.code, message, hint=hint, headers=headers, **facts)
+    return message, hint
+
+
+def place_of(store: Store) -> str:
+    """Where a store lies, which is told to nobody; empty if it lies nowhere."""
+    return getattr(store, "path", "")
 
 
 def install(app: FastAPI) -> None:
@@ -102,7 +114,7 @@ def install(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, LanewayError)
-        return problem_of(error, hide=getattr(request.app.state.gateway.store, "path", ""))
+        return problem_of(error, hide=place_of(request.app.state.gateway.store))
 
     async def wrong(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -72,11 +72,13 @@ class Socket:
         act: Callable[[dict[str, Any]], Awaitable[Reply]],
         *,
         size_max: int,
+        hide: str = "",
     ) -> None:
         self._websocket = websocket
         self._feed = feed
         self._act = act
         self._size_max = size_max
+        self._hide = hide  # where the store lies
 
     async def serve(self) -> None:
         """Talk until one side ends it."""
@@ -141,7 +143,7 @@ class Socket:
             said = self._parsed(text if text is not None else raw or b"")
             reply = await self._act(said)
         except LanewayError as error:
-            facts = json.loads(bytes(problem_of(error).body))
+            facts = json.loads(bytes(problem_of(error, hide=self._hide).body))
             await self._say("problem", {**facts, **_id_of(said)})
             return not isinstance(error, InvalidMessageError)
         await self._say(reply.event, {**reply.facts, **_id_of(said)})

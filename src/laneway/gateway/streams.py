@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from laneway.errors import LanewayError
 from laneway.gateway.feeds import Feed
 from laneway.gateway.hub import GONE, json_of
+from laneway.gateway.problems import words_of
 
 __all__ = ("EVENT_STREAM", "EventStreamResponse", "close_event")
 
@@ -42,10 +43,13 @@ class EventStreamResponse(Response):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, open_feed: Callable[[], Feed], *, send_timeout_ms: int = SEND_TIMEOUT_MS) -> None:
+    def __init__(
+        self, open_feed: Callable[[], Feed], *, hide: str = "", send_timeout_ms: int = SEND_TIMEOUT_MS
+    ) -> None:
         super().__init__(headers=HEADERS, media_type=EVENT_STREAM)
         del self.headers["content-length"]
         self._open_feed = open_feed
+        self._hide = hide  # where the store lies
         self._send_timeout_s = send_timeout_ms / 1000
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +79,7 @@ class EventStreamResponse(Response):
                         break
                     await self._send(send, b"".join([marked.sse() for marked in group]) or BEAT)
         except LanewayError as error:  # the store is gone, the session cannot be opened …
-            return close_event(error.code, detail=error.message)
+            return close_event(error.code, detail=words_of(error, self._hide)[0])
         return close_event(feed.end or feed.watcher.end)
 
     async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:

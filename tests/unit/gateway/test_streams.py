@@ -392,10 +392,11 @@ async def test_a_client_that_takes_nothing_at_all_is_given_up() -> None:
 async def test_a_store_that_fails_in_the_middle_ends_the_stream_with_a_word() -> None:
     hub = Hub("w")
     ear = Ear()
-    response = EventStreamResponse(lambda: Fed(hub, [StoreUnavailableError("the disk is gone")]))
+    trouble = StoreUnavailableError("the store /home/ada/laneway.db is gone")
+    response = EventStreamResponse(lambda: Fed(hub, [trouble]), hide="/home/ada/laneway.db")
     await response(scope_of("/"), ear.receive, ear.send)
     [close] = ear.heard
-    assert close.data == {"reason": "store_unavailable", "detail": "the disk is gone"}
+    assert close.data == {"reason": "store_unavailable", "detail": "the store is gone"}
     assert (ear.is_over, len(hub)) == (True, 0)
 
 

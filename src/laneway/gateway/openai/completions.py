@@ -22,6 +22,7 @@ from laneway.gateway.openai.models import named
 from laneway.gateway.openai.requests import ChatRequest, check_chat, ignored
 from laneway.gateway.openai.streaming import EVENT_STREAM, PieceResponse
 from laneway.gateway.openai.translation import compose, said_in_chat
+from laneway.gateway.problems import place_of
 
 __all__ = ("SESSION_HEADER", "STREAM", "router")
 
@@ -150,7 +151,7 @@ async def _chunks(asked: Asked, facts: dict[str, Any], *, with_usage: bool) -> A
                                 yield _event({**facts, **final})
                             yield b"data: [DONE]\n\n"
         except LanewayError as error:
-            yield _event({"error": error_of(error)})
+            yield _event({"error": error_of(error, place_of(asked.gateway.store))})
         delivery.done()
 
 

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from laneway.errors import LanewayError, NotFoundError, UnavailableError, describe, reaction_to, text_of
-from laneway.gateway.problems import PROBLEM_JSON, problem_of
+from laneway.gateway.problems import PROBLEM_JSON, place_of, problem_of, words_of
 
 __all__ = (
     "ERRORS",
@@ -31,6 +31,7 @@ __all__ = (
     "error_of",
     "json_bytes",
     "taken",
+    "text_for",
 )
 
 _log = logging.getLogger("laneway.gateway")
@@ -106,12 +107,18 @@ def error_object(status: int, code: str | None, message: str, param: str | None 
     return {"message": text_of(message), "type": kind, "code": code, "param": param}
 
 
-def error_of(error: LanewayError) -> dict[str, Any]:
-    """What stands under `error` for an error of ours."""
+def error_of(error: LanewayError, hide: str = "") -> dict[str, Any]:
+    """What stands under `error` for an error of ours; where the store lies (`hide`) is for the log only."""
     param = vars(error).get("param")
     return error_object(
-        reaction_to(error).http_status, error.code, str(error), param if isinstance(param, str) else None
+        reaction_to(error).http_status, error.code, text_for(error, hide), param if isinstance(param, str) else None
     )
+
+
+def text_for(error: LanewayError, hide: str = "") -> str:
+    """What an error says, in one line."""
+    message, hint = words_of(error, hide)
+    return f"{message} ({hint})" if hint else message
 
 
 def answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
@@ -119,20 +126,20 @@ def answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | No
     return Response(json_bytes({"error": body}), status, headers, media_type="application/json")
 
 
-def answer_of(error: LanewayError) -> Response:
+def answer_of(error: LanewayError, hide: str = "") -> Response:
     """What a client of OpenAI sees of an error of ours."""
     told = problem_of(error)  # the one place that knows the headers of an error
     headers = {name: told.headers[name] for name in ("retry-after", "www-authenticate") if name in told.headers}
     status = reaction_to(error).http_status
     if vars(error).get("was_taken") or status == 409:
         headers[NO_RETRY] = "false"
-    return answer(status, error_of(error), headers)
+    return answer(status, error_of(error, hide), headers)
 
 
-def _answer_to(error: Exception) -> Response:
+def _answer_to(error: Exception, hide: str) -> Response:
     match error:
         case LanewayError():
-            return answer_of(error)
+            return answer_of(error, hide)
         case RequestValidationError():
             first: Mapping[str, Any] = next(iter(error.errors()), {"loc": (), "msg": "it does not fit"})
             where = [str(part) for part in first["loc"]]
@@ -158,6 +165,6 @@ class OpenAIRoute(APIRoute):
             try:
                 return await handle(request)
             except Exception as error:  # noqa: BLE001 - every error of a route is told, ours in full
-                return _answer_to(error)
+                return _answer_to(error, place_of(request.app.state.gateway.store))
 
         return handled

@@ -14,7 +14,7 @@ from typing import Any
 from laneway.agent.results import RunResult
 from laneway.errors import LanewayError, NotAuthenticatedError, RunCancelledError
 from laneway.gateway.openai.asking import Beat, Piece
-from laneway.gateway.openai.errors import StoppingError, json_bytes
+from laneway.gateway.openai.errors import StoppingError, json_bytes, text_for
 from laneway.gateway.openai.response_objects import message_item, text_part
 
 __all__ = ("ResponseEvents",)
@@ -23,8 +23,9 @@ __all__ = ("ResponseEvents",)
 class ResponseEvents:
     """Writes the events of one response; `make` gives the response in a state."""
 
-    def __init__(self, message_id: str, make: Callable[..., dict[str, Any]]) -> None:
+    def __init__(self, message_id: str, make: Callable[..., dict[str, Any]], *, hide: str = "") -> None:
         self._message_id = message_id
+        self._hide = hide  # where the store lies
         self._make = make
         self._number = -1
         self._done: list[str] = []  # the text of each item that is finished
@@ -98,8 +99,8 @@ class ResponseEvents:
     def _failed(self, error: LanewayError) -> list[bytes]:
         """A response has not failed because somebody may not hear of it any longer: it goes on."""
         if isinstance(error, StoppingError | NotAuthenticatedError):
-            return [self._event("error", code=error.code, message=str(error), param=None)]
+            return [self._event("error", code=error.code, message=text_for(error, self._hide), param=None)]
         status = "cancelled" if isinstance(error, RunCancelledError) else "failed"
         events = self._close()
-        made = self._make(status, output=self._items(), error=str(error))
+        made = self._make(status, output=self._items(), error=text_for(error, self._hide))
         return [*events, self._event("response.failed", response=made)]

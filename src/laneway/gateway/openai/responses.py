@@ -28,6 +28,7 @@ from laneway.gateway.openai.response_events import ResponseEvents
 from laneway.gateway.openai.response_objects import ResponseObject, Status, message_item, response_object, status_of
 from laneway.gateway.openai.streaming import PieceResponse
 from laneway.gateway.openai.translation import compose, said_in_input
+from laneway.gateway.problems import place_of
 from laneway.gateway.service import Gateway
 from laneway.gateway.workspaces import Workspace
 from laneway.mail import WAITING_STATES, MessageState, Receipt
@@ -245,7 +246,7 @@ class _Reply:
     async def events(self) -> AsyncGenerator[bytes]:
         """The response as it is made."""
         asked = self.asked
-        writer = ResponseEvents(asked.message_id, self._object)
+        writer = ResponseEvents(asked.message_id, self._object, hide=place_of(asked.gateway.store))
         with asked.retries.serving(asked.print, asked.key, asked.message_id) as delivery:
             async with contextlib.aclosing(writer.write(asked.told())) as written:
                 async for each in written:

@@ -8,6 +8,7 @@ from fastapi import Header, Query
 
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.feeds import Feed, Pace, Place, RunFeed, SessionFeed, round_of, watch
+from laneway.gateway.problems import place_of
 from laneway.gateway.streams import EVENT_STREAM, EventStreamResponse
 from laneway.gateway.views import router_of
 from laneway.runtime.envelope import check_key
@@ -72,7 +73,7 @@ async def of_session(
         watcher = watch(gateway.settings, caller, workspace, session)
         return SessionFeed(workspace, watcher, pace, place)
 
-    return EventStreamResponse(feed)
+    return EventStreamResponse(feed, hide=place_of(gateway.store))
 
 
 @router.get(
@@ -96,7 +97,7 @@ async def of_tenant(
         watcher = watch(gateway.settings, caller, workspace, None)
         return SessionFeed(workspace, watcher, pace, place)
 
-    return EventStreamResponse(feed)
+    return EventStreamResponse(feed, hide=place_of(gateway.store))
 
 
 @router.get(
@@ -125,4 +126,4 @@ async def of_run(
         watcher = watch(gateway.settings, caller, workspace, row.session)
         return RunFeed(workspace, watcher, pace, run_id, last_event_id=mark)
 
-    return EventStreamResponse(feed)
+    return EventStreamResponse(feed, hide=place_of(gateway.store))

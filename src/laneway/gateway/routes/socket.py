@@ -14,7 +14,7 @@ from laneway.errors import InvalidMessageError, LanewayError
 from laneway.gateway.access import Caller, Scope
 from laneway.gateway.deps import caller_of, gateway_of
 from laneway.gateway.feeds import Pace, Place, SessionFeed, watch
-from laneway.gateway.problems import Problem, problem, problem_of
+from laneway.gateway.problems import Problem, place_of, problem, problem_of
 from laneway.gateway.rates import address_of
 from laneway.gateway.routes import messages
 from laneway.gateway.service import Gateway
@@ -79,7 +79,8 @@ async def chat(
             gateway.tokens.check(caller)
             return await _act(gateway, caller, home, key, _checked(said))
 
-        await Socket(websocket, feed, act, size_max=gateway.settings.body_max).serve()
+        hide = place_of(gateway.store)
+        await Socket(websocket, feed, act, size_max=gateway.settings.body_max, hide=hide).serve()
     finally:
         watcher.close()
 
