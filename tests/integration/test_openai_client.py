@@ -365,6 +365,29 @@ async def test_a_second_try_after_a_restart_is_answered_by_what_the_first_has_be
         assert len(await stage.gateway.default.inbox.sessions()) == 1
 
 
+async def test_a_second_try_after_a_restart_is_answered_by_what_has_ended_meanwhile(tmp_path: Path) -> None:
+    gate = Gate()
+    body = {"model": "laneway", "messages": HELLO}
+    async with serving(tmp_path, script=[[gate]], drain_ms=0) as stage:
+        first = asyncio.ensure_future(stage.client.post("/v1/chat/completions", json=body))
+        await gate.reached.wait()
+        stage.gateway.begin_stop()
+        taken = (await first).json()["error"]["message"]
+    async with serving(tmp_path, script=[[say("gone on")], [say("twice")], [say("meant")]]) as stage:
+        inbox = stage.gateway.default.inbox
+        (key,) = await inbox.sessions()
+        (only,) = await inbox.messages(key)
+        assert only.message_id in taken
+        assert (await inbox.wait(only.message_id)).answer == "gone on"
+        retry = {"x-stainless-retry-count": "1"}
+        answers = [
+            (await stage.client.post("/v1/chat/completions", json=body, headers=headers)).json()
+            for headers in (retry, {}, retry)
+        ]
+        texts = [each["choices"][0]["message"]["content"] for each in answers]
+        assert texts == ["gone on", "twice", "meant"]  # who has got its answer and asks again means it
+
+
 async def test_a_second_try_never_takes_the_answer_of_somebody_who_waits(tmp_path: Path) -> None:
     gate = Gate()
     body = {"model": "laneway", "messages": HELLO}

@@ -39,9 +39,9 @@ BACK_MS: Final = 300_000
 LAST_MOMENT_MS: Final = 1_000
 """What ended so shortly before a process died may not have been told any more."""
 PAGE: Final = 1_000
-PAGES_MAX: Final = 10
-REACH: Final = 50_000
-"""So many numbers of the store before the start are looked through; a message has about ten."""
+REACHES: Final = tuple(5_000 << step for step in range(8))
+"""How many numbers of the store before the start are looked through: more, until there are enough messages. A message
+takes about ten of them, and each start of a process leaves many out."""
 
 Taken = tuple[str, str]  # session key, message id
 
@@ -118,13 +118,14 @@ class Retries:
 async def _past(tenant: str, workspace: Workspace) -> list[MessageRow]:
     """The last messages from before the start."""
     history, end = workspace.inbox.engine.store.history, workspace.hub.told_seq
-    owner, rows, after = Owner(tenant, workspace.name, ""), [], max(0, end - REACH)
-    for _ in range(PAGES_MAX):
-        page = await history.messages(owner, after_seq=after, limit=PAGE)
-        rows += [row for row in page if row.seq < end]
-        if len(page) < PAGE or page[-1].seq >= end:
+    owner, rows = Owner(tenant, workspace.name, ""), list[MessageRow]()
+    for reach in REACHES:
+        page = await history.messages(owner, after_seq=max(0, end - reach), limit=PAGE)
+        if rows and len(page) == PAGE and page[-1].seq < end:
+            break  # so many that the last ones are not among them
+        rows = [row for row in page if row.seq < end]
+        if reach >= end:
             break
-        after = page[-1].seq
     return rows
 
 
