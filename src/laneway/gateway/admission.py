@@ -120,4 +120,6 @@ class Admission:
 def _is_command(text: str) -> bool:
     """Whether a text is carried out at once and never queued."""
     directive = directives.parse(text) if isinstance(text, str) else None
+    if isinstance(directive, directives.New):
+        return not directive.text  # what comes behind it is a message
     return directive is not None and not isinstance(directive, directives.Inline | directives.SendAs)

@@ -87,12 +87,12 @@ async def test_commands_and_the_system_are_always_heard_but_messages_in_the_shap
     async with gateway_of(tmp_path, held, waiting_max=1) as gateway:
         await busy(gateway, held)
         await send(gateway, "a")
-        for text in ("/status", "/queue", "/stop"):
-            receipt = await send(gateway, "a" if text != "/stop" else "b", text)
+        for text in ("/status", "/queue", "/stop", "/compact", "/compact the names", "/new", "/NEW@bot  "):
+            receipt = await send(gateway, "a" if text in ("/status", "/queue") else "b", text)
             assert receipt.disposition is MessageState.COMMAND
         note = await send(gateway, "a", "a child has ended", kind="system")
         assert note.disposition is MessageState.QUEUED
-        for text in ("/steer now", "/followup later", "no command"):
+        for text in ("/steer now", "/followup later", "no command", "/new hello", " /NEW@bot hello", "/queue cap:3 x"):
             with pytest.raises(OverloadedError):
                 await send(gateway, "a", text)
         held.let_go()
