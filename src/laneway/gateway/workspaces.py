@@ -19,7 +19,7 @@ from laneway.agent.files import arguments_of
 from laneway.agent.host import Host
 from laneway.agent.subagents import is_child_id
 from laneway.config import inbox_options, lane_configs
-from laneway.errors import LanewayError, NotFoundError, describe
+from laneway.errors import LanewayError, NotFoundError, UnavailableError, describe
 from laneway.gateway.hub import Hub
 from laneway.gateway.tool_lanes import ToolLanes
 from laneway.rows import Owner
@@ -135,6 +135,10 @@ class Workspace:
         finally:
             await self.host.leave(self)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UnavailableError("the gateway is being stopped", hint="try again in a moment")
+
     def owner(self, tenant: str, key: str) -> Owner:
         """Whose rows those of a session are."""
         return Owner(tenant, self.name, key)
@@ -146,8 +150,15 @@ class Workspace:
         root = _root_of(key)
         session = self._sessions.get((tenant, root))
         if session is None:
+            self._check_open()
             task = self._opening.get((tenant, root)) or self._open_soon((tenant, root))
-            session = await asyncio.shield(task)
+            try:
+                session = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                me = asyncio.current_task()
+                if task.cancelled() and me is not None and not me.cancelling():
+                    self._check_open()  # it was given up because of the stop; who waits for it was not cancelled
+                raise
         else:
             self._sessions.move_to_end((tenant, root))
         if root == key:

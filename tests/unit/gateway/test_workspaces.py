@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from laneway.agent.session import AsyncSession
-from laneway.errors import ConfigError, InvalidMessageError, NotFoundError
+from laneway.errors import ConfigError, InvalidMessageError, NotFoundError, UnavailableError
 from laneway.gateway.access import LOCAL
 from laneway.gateway.service import Gateway
 from laneway.mail import MessageState, Outcome
@@ -181,3 +181,26 @@ async def test_a_session_that_somebody_uses_stays_in_memory_until_it_is_left(tmp
             assert gateway.default.live_session("default", "used") is session
             assert [str(each) for each in await session.history()] == ["user: hello", "assistant: You said: hello"]
         assert len(gateway.default.live_sessions()) == 1
+
+
+async def test_who_waits_for_a_session_while_the_gateway_closes_is_told_so_and_not_cancelled(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        waiting = asyncio.create_task(gateway.default.session("default", "a"))
+        await asyncio.sleep(0)
+        await gateway.close()
+        with pytest.raises(UnavailableError, match="being stopped"):
+            await waiting
+        with pytest.raises(UnavailableError, match="being stopped"):
+            await gateway.default.session("default", "b")
+
+
+async def test_who_leaves_while_a_session_is_being_opened_is_cancelled_and_the_session_is_opened(
+    tmp_path: Path,
+) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        waiting = asyncio.create_task(gateway.default.session("default", "a"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await gateway.default.session("default", "a")).session_id == "a"
