@@ -138,6 +138,11 @@ class Feed(ABC):
         self.end = ""
         """Why it ended, once it has."""
 
+    @property
+    def mark(self) -> str:
+        """Where it begins, if its client cannot know that: who is cut before the first event comes back with this."""
+        return ""
+
     @abstractmethod
     def groups(self) -> AsyncGenerator[list[Marked], None]:
         """What is told, in order."""
@@ -171,6 +176,11 @@ class SessionFeed(Feed):
     def __init__(self, workspace: Workspace, watcher: Watcher, pace: Pace, place: Place) -> None:
         super().__init__(workspace, watcher, pace)
         self._place = place
+
+    @property
+    def mark(self) -> str:
+        """The number up to which a client that wants no past has missed nothing."""
+        return str(self.watcher.since) if self._place.after is None else ""
 
     async def groups(self) -> AsyncGenerator[list[Marked], None]:
         """The past, what is under way, and what happens."""

@@ -59,7 +59,8 @@ class EventStreamResponse(Response):
         ear = asyncio.get_running_loop().create_task(_hear_of_leaving(receive, feed), name="laneway-stream-ear")
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._send(send, f"retry: {RETRY_MS}\n\n".encode())
+            begin = f"id: {feed.mark}\n" if feed.mark else ""
+            await self._send(send, f"retry: {RETRY_MS}\n{begin}\n".encode())
             end = await self._tell(feed, send)
             if watcher.end != GONE:
                 await self._send(send, end, more=False)

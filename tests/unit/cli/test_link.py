@@ -90,6 +90,13 @@ async def test_a_stream_that_ends_for_another_reason_goes_on_after_the_last_stor
     assert seen[1].headers["last-event-id"] == "4"
 
 
+async def test_a_stream_that_breaks_before_its_first_event_goes_on_where_it_began() -> None:
+    seen: list[httpx2.Request] = []
+    told = await told_by(link_to(stream("retry: 1000\nid: 3\n\n", fault=True), stream(event("b", 4), END), seen=seen))
+    assert [name for name in names(told) if name != "message"] == [OPEN, LOST, OPEN, "b"]
+    assert seen[1].headers["last-event-id"] == "3"
+
+
 async def test_a_connection_that_is_cut_in_the_middle_of_an_event_loses_nothing() -> None:
     seen: list[httpx2.Request] = []
     half = event("b", 5)[:-2]

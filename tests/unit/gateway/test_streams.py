@@ -96,6 +96,19 @@ async def test_who_comes_back_gets_what_it_has_missed_and_nothing_else(tmp_path:
         assert min(map(int, again.ids())) > int(last)
 
 
+async def test_who_is_cut_before_the_first_event_misses_nothing_either(tmp_path: Path) -> None:
+    async with staged(tmp_path) as (stage, app):
+        await stage.send("s1", "before")
+        async with listening(app, "/v1/sessions/s1/events") as ear:
+            await ear.until(lambda each: bool(each.raw))
+        begin = ear.raw.decode().partition("id: ")[2].strip()
+        await stage.send("s1", "meanwhile")
+        missed = await all_of(stage, "/v1/sessions/s1/events?follow=false", **{"Last-Event-ID": begin})
+        assert ear.raw.decode() == f"retry: 1000\nid: {begin}\n\n"
+        assert [event.data["answer"] for event in missed if event.type == "turn.ended"] == ["You said: meanwhile"]
+        assert [event.type for event in missed if event.id] == STORED
+
+
 async def test_the_header_comes_before_the_address(tmp_path: Path) -> None:
     async with staged(tmp_path) as (stage, _):
         await stage.send("s1", "one")

@@ -316,8 +316,7 @@ function say(text) {
   keepAtEnd(() => el("talk").append(make("li", "system", text)));
 }
 
-function take(type, id, facts) {
-  if (id) state.lastId = id;
+function take(type, facts) {
   if (state.loading) state.loading.push([type, facts]);
   else keepAtEnd(() => onEvent(type, facts));
 }
@@ -368,7 +367,7 @@ function parse(block) {
     else if (line.startsWith("event: ")) event.type = line.slice(7);
     else if (line.startsWith("data: ")) event.text += line.slice(6);
   }
-  return event.text ? event : null;
+  return event;
 }
 
 async function readStream(visit, abort) {
@@ -398,10 +397,11 @@ async function readStream(visit, abort) {
       rest = blocks.pop();
       for (const block of blocks) {
         const event = parse(block);
-        if (!event) continue;
+        if (event.id) state.lastId = event.id;
+        if (!event.text) continue; // a sign of life, or where the stream begins
         const facts = JSON.parse(event.text);
         if (event.type === "close") return facts.reason;
-        take(event.type, event.id, facts);
+        take(event.type, facts);
       }
     }
   } finally {
