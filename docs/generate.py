@@ -453,7 +453,9 @@ def cli_page() -> str | None:
         command: Any = importlib.import_module("typer.main").get_command(app)
     except ImportError:
         return None
+    shared = [option_row(each) for each in command.commands["status"].params if is_shared(each)]
     out = ["# Command line", NOTICE, intro("cli"), f"## laneway\n\n{command.help}", options_table(command)]
+    out += ["## Options of a server", intro("server_options"), table(OPTION_HEAD, shared)]
     for name, each in sorted(command.commands.items()):
         out += command_blocks(f"laneway {name}", each)
     return page([block for block in out if block])
@@ -478,16 +480,34 @@ def _argument(argument: Any) -> str:
     return name if argument.required else f"[{name}]"
 
 
+OPTION_HEAD: Final = ("option", "what it does", "default", "variable")
+
+
 def options_table(command: Any) -> str:
-    """The options of a command."""
-    rows = []
-    for option in command.params:
-        if option.param_type_name != "option" or getattr(option, "hidden", False):
-            continue
-        names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-        default = "" if option.default in (None, False) or callable(option.default) else f"`{option.default}`"
-        rows.append((names, option.help or "", default))
-    return table(["option", "what it does", "default"], rows) if rows else ""
+    """The options of a command; those that all commands have which ask a server are told once."""
+    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    own = [option_row(each) for each in options if not is_shared(each)]
+    words = []
+    if len(own) < len(options):
+        reads = any(is_shared(each) and each.name == "store" for each in options)
+        words = [f"It takes the [options of a server](#options-of-a-server){'' if reads else ', but no `--store`'}."]
+    if own and not any(row[3] for row in own):
+        words.insert(0, table(OPTION_HEAD[:3], [row[:3] for row in own]))
+    elif own:
+        words.insert(0, table(OPTION_HEAD, own))
+    return "\n\n".join(words)
+
+
+def option_row(option: Any) -> tuple[str, str, str, str]:
+    """One option of a command."""
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    default = "" if option.default in (None, False, "") or callable(option.default) else f"`{option.default}`"
+    return names, option.help or "", default, f"`{option.envvar}`" if option.envvar else ""
+
+
+def is_shared(option: Any) -> bool:
+    """Whether it is one of the options that every command has which asks a server."""
+    return option.param_type_name == "option" and not option.expose_value and option.envvar is not None
 
 
 def commands_page() -> str:

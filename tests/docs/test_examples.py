@@ -77,6 +77,12 @@ EXPECTED = {
     ],
     "cancel_and_timeouts.py": ["JobCancelledError", "JobAbortedError", "WaitTimeoutError", "JobTimeoutError"],
     "durable_jobs.py": ["paying 42", "whether it had its effect is unknown", "fetched rivers"],
+    "gateway_events.py": [
+        "202 queued duplicate: True",
+        "wait (ok): waited 0.1 s",
+        "message.accepted: it runs at once",
+        "409 ",
+    ],
     "hello_lanes.py": ["3 run, 3 wait", "['ROAD', 'RAIL', 'RIVER']"],
     "inbox_approval.py": [
         "it needs the right 'approve'",
