@@ -47,6 +47,12 @@ def test_a_token_is_made_listed_and_revoked_on_a_store_that_nobody_has_open(tmp_
     assert "revoked" in run("token", "ls", "--all", "--store", store).stdout
 
 
+def test_whoever_makes_the_first_token_hears_what_follows_from_it(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/x.db"
+    said = [run("token", "create", name, "--store", store).stderr for name in ("a", "b")]
+    assert ["every request needs one" in each for each in said] == [True, False]
+
+
 def test_a_token_ends_when_it_was_told_to(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/x.db"
     made = json.loads(run("token", "create", "phone", "--expires", "30d", "--store", store, "--json").stdout)
@@ -109,6 +115,8 @@ def test_a_tool_of_an_agent_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_a_running_server_makes_lists_and_revokes(tmp_path: Path) -> None:
     async with cli_stage(tmp_path) as stage:
         admin = admin_of(stage)
+        first = await stage.run("token", "create", "first", TOKEN=admin)
+        assert "every request needs one" in first.stderr
         made = await stage.json("token", "create", "phone", "--expires", "1h", "--reason", "new", TOKEN=admin)
         assert stage.server.gateway.tokens.find(made["secret"]) is not None
         listed = await stage.run("token", "ls", TOKEN=admin)

@@ -318,7 +318,8 @@ def _tokens(patient: Patient) -> Found:
         hint = f"laneway token create NAME --scope chat --store {patient.settings.store}"
         yield State.FAIL, f"{patient.settings.host} can be reached from elsewhere, and no token counts", hint
     else:
-        hint = f"laneway token create NAME --scope operate --store {patient.settings.store} makes one that is kept"
+        way = f"laneway token create NAME --scope operate --tenant '*' --store {patient.settings.store}"
+        hint = f"{way} makes one that is kept"
         yield State.OK, "none: whoever is on this machine may talk, and the server makes an operator token", hint
     for state, says in (("expired", "have expired"), ("soon", "expire within a week"), ("damaged", "are damaged")):
         if counts.get(state):

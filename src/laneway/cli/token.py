@@ -35,6 +35,7 @@ STORE: Final = "sqlite:///laneway.db"
 FILE: Final = "sqlite:///"
 COMMAND_LINE: Final = "command line"
 PANEL: Final = "Server"
+FIRST: Final = "This is the first token: from now on every request needs one, on this machine, too."
 COLUMNS: Final = ("id", "*name", "scopes", "tenant", "state", "made", "expires")
 
 token_app = typer.Typer(help="Tokens: who may talk to the server, operate it, work for it.", no_args_is_help=True)
@@ -171,25 +172,27 @@ def create(
     scopes = scope or [Scope.CHAT]
     span_ms = duration_ms(expires) if expires else None
 
-    def asked(server: Server) -> dict[str, Any]:
+    def asked(server: Server) -> tuple[dict[str, Any], bool]:
         body = {"name": name, "scopes": scopes, "tenant": tenant or None, "expires_in_ms": span_ms, "reason": reason}
-        made: dict[str, Any] = server.post("/tokens", body)
-        return made
+        return server.post("/tokens", body), sum(each["kept"] for each in server.get("/tokens")["items"]) == 1
 
-    async def kept(book: TokenBook, audit: Audit) -> dict[str, Any]:
+    async def kept(book: TokenBook, audit: Audit) -> tuple[dict[str, Any], bool]:
+        is_first = book.is_empty
         expires_ms = None if span_ms is None else SystemClock().wall_ms() + span_ms
         whose = tenant or "default"
         facts = {"scopes": [str(each) for each in scopes], "for_tenant": whose, "expires_ms": expires_ms}
         await audit.record(_caller(whose), "token.create", name, reason=reason, **facts)
         made, secret = await book.create(name, scopes, tenant=whose, expires_ms=expires_ms)
-        return {**_fields(made), "secret": secret}
+        return {**_fields(made), "secret": secret}, is_first
 
-    made = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
+    made, is_first = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
     if as_json:
         print_json(made)
         return
     ends = f", expires {until(made['expires_ms'], SystemClock().wall_ms())}" if made["expires_ms"] else ""
     note = f"Token {made['id']} ({', '.join(made['scopes'])}, tenant {made['tenant']}{ends}); it is not shown again:"
+    if is_first:
+        say(FIRST, style="yellow", to=errors())
     say(note, style="dim", to=errors())
     sys.stdout.write(f"{made['secret']}\n")
 

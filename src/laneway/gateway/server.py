@@ -12,10 +12,12 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import signal
 import socket
 import ssl
 import sys
+import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -253,25 +255,31 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _greet(gateway: Gateway, launch: Launch, out: TextIO, err: TextIO) -> None:
     for note in launch.notes:
         _tell(gateway, err, note)
-    for line in _about_operators(gateway, is_terminal=err.isatty()):
+    for line in _about_tokens(gateway, is_terminal=err.isatty()):
         _tell(gateway, err, line)
     _say(out, f"Laneway is listening on {url_of(gateway.settings)}")
+    if err.isatty():
+        _say(err, _folded(f"  Ctrl-C stops it. In another terminal: {_command()} chat"))
 
 
-def _about_operators(gateway: Gateway, *, is_terminal: bool) -> Iterator[str]:
-    """An operator token that ends with the process, shown to a person and to nothing that keeps what it reads."""
+def _about_tokens(gateway: Gateway, *, is_terminal: bool) -> Iterator[str]:
+    """Whether requests need one; and an operator token that ends with the process, shown to a person and to nothing
+    that keeps what it reads."""
+    if is_terminal and gateway.settings.is_loopback and not gateway.tokens.is_empty:
+        yield "There are tokens: every request needs one, the chat page and the commands on this machine, too."
     operators = [token for token in gateway.tokens.tokens() if token.caller().may(Scope.OPERATE)]
     clock = gateway.env.clock
     if any(_counts(token, clock) for token in operators):
         return
     if not is_terminal:
         where = gateway.settings.store
-        way = f"laneway token create NAME --scope operate --store {where}"
+        way = f"{_command()} token create NAME --scope operate --tenant '*' --store {where}"
         yield f"Nobody can approve calls yet. Stop this server, then: {way}"
         return
     secret = gateway.tokens.create_for_now("operator", (Scope.ADMIN,))
     yield f"Operator token, until this server ends: {secret}"
-    yield "  To approve a call: laneway approve ID, which asks for the token; or give it to the page, in its field."
+    approve = f"{_command()} approve ID"
+    yield f"  To approve a call: {approve}, which asks for the token; or give it to the page, in its field."
 
 
 def _tell(gateway: Gateway, err: TextIO, line: str) -> None:
@@ -279,7 +287,20 @@ def _tell(gateway: Gateway, err: TextIO, line: str) -> None:
     if gateway.settings.log_format == "json" and not err.isatty():
         _log.warning("%s", line.strip())
     else:
-        _say(err, line)
+        _say(err, _folded(line) if err.isatty() else line)
+
+
+def _folded(line: str) -> str:
+    """A line between words, as a terminal has room."""
+    width = max(40, shutil.get_terminal_size().columns)
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _command() -> str:
+    """What to type for `laneway` here: who has just installed it into `.venv` need not have that on the path."""
+    if shutil.which("laneway"):
+        return "laneway"
+    return sys.argv[0] if Path(sys.argv[0]).name == "laneway" else "python -m laneway"
 
 
 def _say(stream: TextIO, line: str) -> None:

@@ -99,7 +99,8 @@ async def test_standard_output_gets_one_line_and_the_screen_a_token(tmp_path: Pa
         _greet(gateway, launch, out, screen)
         assert out.getvalue() == "Laneway is listening on http://127.0.0.1:8420\n"
         assert screen.getvalue().startswith("a note\n")
-        secret = screen.getvalue().partition("ends: ")[2].split()[0]
+        assert "Ctrl-C stops it" in screen.getvalue()
+        secret = screen.getvalue().partition("ends:")[2].split()[0]
         found = gateway.tokens.find(secret)
         assert found is not None
         assert found.caller().may(Scope.OPERATE)
@@ -120,8 +121,40 @@ async def test_with_an_operator_token_that_is_kept_none_is_made(tmp_path: Path) 
         await gateway.tokens.create("me", [Scope.OPERATE])
         screen = Screen()
         _greet(gateway, Launch(settings=gateway.settings, workspaces=()), io.StringIO(), screen)
-        assert screen.getvalue() == ""
+        assert "lw_" not in screen.getvalue()
         assert len(gateway.tokens.tokens()) == 1
+
+
+async def test_with_a_token_that_is_kept_the_screen_says_that_every_request_needs_one(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        screens = []
+        for _ in range(2):
+            screens.append(Screen())
+            _greet(gateway, Launch(settings=gateway.settings, workspaces=()), io.StringIO(), screens[-1])
+            await gateway.tokens.create("me", [Scope.OPERATE])
+        assert ["every request needs one" in each.getvalue() for each in screens] == [False, True]
+
+
+async def test_on_a_screen_lines_are_folded_between_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    async with gateway_in(tmp_path) as gateway:
+        screen, pipe = Screen(), io.StringIO()
+        launch = Launch(settings=gateway.settings, workspaces=(), notes=("word " * 30,))
+        for each in (screen, pipe):
+            _greet(gateway, launch, io.StringIO(), each)
+        assert all(len(line) <= 50 or line.strip().startswith("lw_") for line in screen.getvalue().splitlines())
+        assert "word " * 30 in pipe.getvalue()
+
+
+async def test_who_has_no_laneway_on_the_path_is_told_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", [".venv/bin/laneway", "serve"])
+    async with gateway_in(tmp_path) as gateway:
+        screen = Screen()
+        _greet(gateway, Launch(settings=gateway.settings, workspaces=()), io.StringIO(), screen)
+        assert ".venv/bin/laneway chat" in screen.getvalue()
 
 
 # ---- runs that may end ----
