@@ -224,6 +224,34 @@ async def test_a_head_that_never_ends_is_cut(stage: GatewayStage) -> None:
         assert (status, told["code"]) == (431, "head_too_large")
 
 
+@pytest.mark.parametrize("line", [b"GET /v1/sessions HTTP/1.1", b"GET /" + b"x" * 60_000 + b" HTTP/1.1"])
+async def test_a_head_that_is_too_large_is_refused_however_it_comes(stage: GatewayStage, line: bytes) -> None:
+    async with client_of(stage) as client:
+        client.send(*head(stage, *(b"X-%d: %s" % (number, b"y" * 6_000) for number in range(12)), line=line))
+        status, told = await client.answer()
+        assert (status, told["code"]) == (431, "head_too_large")
+
+
+async def test_a_body_that_is_packed_is_refused(stage: GatewayStage) -> None:
+    for coding, status in ((b"gzip", 415), (b"identity", 202)):
+        async with client_of(stage) as client:
+            length = b"Content-Length: %d" % len(BODY)
+            client.send(*head(stage, length, b"Content-Encoding: " + coding), body=BODY)
+            assert await client.status() == status
+
+
+@pytest.mark.parametrize(
+    "more", [(), (b"Sec-WebSocket-Version: 13",), (b"Sec-WebSocket-Version: 99", b"Sec-WebSocket-Key: x")]
+)
+async def test_a_handshake_that_is_none_is_told_why(stage: GatewayStage, more: tuple[bytes, ...]) -> None:
+    async with client_of(stage) as client:
+        asked = (b"Connection: Upgrade", b"Upgrade: websocket", *more)
+        client.send(*head(stage, *asked, line=b"GET /v1/sessions/s/socket HTTP/1.1"))
+        status, told = await client.answer()
+        assert (status, told["status"], told["code"]) == (400, 400, "bad_handshake")
+        assert await client.is_closed()
+
+
 async def test_a_request_has_a_bounded_number_of_headers(stage: GatewayStage) -> None:
     async with client_of(stage) as client:
         client.send(*head(stage, *(b"X-%d: y" % number for number in range(300))))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Response
 
 from laneway.errors import OverloadedError, RateLimitedError
 from laneway.gateway.problems import Problem, problem, problem_of
@@ -30,6 +32,7 @@ REFUSED_MAX: Final = 100
 REFUSED_S: Final = 2.0
 RETRY_MS: Final = 5_000
 NOT_TEXT: Final = 1007
+WHY_MAX: Final = 300
 
 
 class Doors:
@@ -69,6 +72,11 @@ class Doors:
 class SocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket. What a client does wrong is no error of the server, and is not logged as one."""
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        accept = self.conn.accept
+        self.conn.accept = lambda request: _told(accept(request))  # type: ignore[method-assign]
+
     async def send(self, message: Any) -> None:
         """A refusal completes the handshake, too: uvicorn would miss it, and say so in the log."""
         await super().send(message)
@@ -86,6 +94,18 @@ class SocketProtocol(WebSocketsSansIOProtocol):
                 self.handle_parser_exception()
                 return
         super().send_receive_event_to_app()
+
+
+def _told(response: Response) -> Response:
+    """The answer to a handshake; one that refuses it says why as everything here does."""
+    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+        why = bytes(response.body or b"").decode("utf-8", "replace").strip()[:WHY_MAX]
+        answer = problem(response.status_code, "bad_handshake", why or "this is no handshake of a WebSocket")
+        response.body = bytes(answer.body)
+        for name, value in answer.headers.items():
+            del response.headers[name]
+            response.headers[name] = value
+    return response
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -165,7 +185,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_in_head and self._head_size > HEAD_MAX:
-            self._answer(problem(431, "head_too_large", f"the head of a request has at most {HEAD_MAX:,} bytes"))
+            self._answer(_too_large())
         elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._arm(self.head_s)  # the rest of a head, or of a body that nobody wants any more
 
@@ -184,7 +204,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._head_size = 0
         self._disarm()
-        if len(self.headers) > HEADERS_MAX:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_MAX:
+            self._answer(_too_large())  # it came in one piece
+        elif len(self.headers) > HEADERS_MAX:
             self._answer(problem(431, "head_too_large", f"a request has at most {HEADERS_MAX} headers"))
         else:
             super().on_headers_complete()
@@ -231,6 +253,10 @@ class GuardedProtocol(HttpToolsProtocol):
             b"".join((STATUS_LINE[answer.status_code], *lines, b"connection: close\r\n\r\n", bytes(answer.body)))
         )
         self.transport.close()
+
+
+def _too_large() -> Problem:
+    return problem(431, "head_too_large", f"the head of a request has at most {HEAD_MAX:,} bytes")
 
 
 def protocol_of(settings: GatewaySettings) -> type[GuardedProtocol]:

@@ -186,6 +186,7 @@ class Said:
     authorization: list[bytes] = field(default_factory=list)
     site: bytes = b""
     length: bytes = b""
+    coding: bytes = b""
     is_chunked: bool = False
 
 
@@ -203,6 +204,8 @@ def _said(headers: Iterable[tuple[bytes, bytes]]) -> Said:
                 said.site = value
             case b"content-length":
                 said.length = value
+            case b"content-encoding":
+                said.coding = value
             case b"transfer-encoding":
                 said.is_chunked = True
             case _:
@@ -302,6 +305,9 @@ class Guard:
             raise _refused(UsageError("Content-Length is a number of bytes"), CLOSE)
         if said.length and int(said.length) > self._body_max:
             raise self._too_large()
+        if said.coding not in (b"", b"identity"):
+            detail = "the body of a request is not packed here"
+            raise Refusal(problem(415, "encoded", detail, hint="leave Content-Encoding out", headers=CLOSE))
         message = await _first(receive, self._timeout_s)
         body: bytes = message.get("body", b"")
         if message.get("more_body"):

@@ -22,6 +22,8 @@ LOG_FORMATS: Final = ("console", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CALLS_MAX: Final = 10_000
 TEXT_MAX: Final = 20_000
+OF_CLIENTS: Final = frozenset({"Invalid HTTP request received.", "Unsupported upgrade request."})
+"""What uvicorn warns of when a client has done something wrong."""
 
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -58,13 +60,20 @@ def set_up_logs(
         each.handlers, each.propagate = [], True
         each.setLevel(max(logging.INFO, logging.getLevelName(level.upper())))
     others[-1].setLevel(logging.CRITICAL)
+    others[1].addFilter(_is_ours)
 
     def undo() -> None:
+        others[1].removeFilter(_is_ours)
         for each, old, propagate, handlers in before:
             each.setLevel(old)
             each.propagate, each.handlers = propagate, handlers
 
     return undo
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether what uvicorn says is about this server. Anybody can send what is no request, as often as they like."""
+    return record.msg not in OF_CLIENTS
 
 
 def _stamp(record: logging.LogRecord) -> str:

@@ -80,6 +80,14 @@ def test_the_lines_of_a_trace_are_set_in_for_people() -> None:
     assert all(line.startswith("    ") for line in lines.lines[1:])
 
 
+def test_what_anybody_can_send_does_not_fill_the_log(as_json: Lines) -> None:
+    uvicorn = logging.getLogger("uvicorn.error")
+    uvicorn.warning("Invalid HTTP request received.")
+    uvicorn.warning("Unsupported upgrade request.")
+    uvicorn.warning("something else")
+    assert [json.loads(line)["message"] for line in as_json.lines] == ["something else"]
+
+
 def test_every_line_of_a_request_has_its_id(as_json: Lines) -> None:
     token = REQUEST_ID.set("req-7")
     LOG.info("inside")
