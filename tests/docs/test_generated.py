@@ -9,7 +9,7 @@ import pytest
 
 import laneway
 from bench.catalogue import WORKLOADS
-from docs import blocks, generate, wording
+from docs import blocks, generate, web, wording
 from laneway.agent_events import AGENT_EVENTS
 from laneway.events import EVENT_TYPES
 from laneway.external import TaskState
@@ -96,6 +96,33 @@ def test_every_mode_and_every_command_is_in_the_reference() -> None:
     page = (REFERENCE / "commands.md").read_text(encoding="utf-8")
     assert [mode for mode in Mode if f"| `{mode}` |" not in page] == []
     assert [name for name in directives._READERS if f"/{name}" not in page] == []  # noqa: SLF001 - the table itself
+
+
+@pytest.mark.slow
+def test_every_route_is_in_the_reference_and_no_words_are_about_routes_that_are_gone() -> None:
+    schema = web.application().openapi()
+    page = (REFERENCE / "http.md").read_text(encoding="utf-8")
+    routes = [(method, path) for path, each in schema["paths"].items() for method in each]
+    parameters = {one["name"] for method, path in routes for one in schema["paths"][path][method].get("parameters", ())}
+    words = wording.WORDS["http"]
+    assert [route for route in routes if f"\n### {route[0].upper()} {route[1]}\n" not in page] == []
+    assert [path for path in words["open"] if path not in schema["paths"]] == []
+    assert set(words["parameters"]) - parameters == set()
+
+
+def test_a_route_that_only_an_operator_may_ask_says_so() -> None:
+    scopes = dict(web.scopes_of(web.application()))
+    assert scopes["post", "/v1/approvals/{approval_id}"] == "`operate`"
+    assert scopes["patch", "/v1/lanes/{name}"] == web.ALL
+    assert scopes["get", "/v1/lanes"] == web.SHARED
+    assert scopes["post", "/v1/sessions/{key}/messages"] == "`chat`"
+
+
+def test_every_number_of_the_server_is_in_the_reference() -> None:
+    page = (REFERENCE / "metrics.md").read_text(encoding="utf-8")
+    names = re.findall(r"`(laneway_\w+)`", (ROOT / "docs" / "howto" / "monitor.md").read_text(encoding="utf-8"))
+    assert names
+    assert [name for name in names if f"`{name.removesuffix('_count')}`" not in page] == []
 
 
 def test_every_reason_to_wait_has_a_meaning() -> None:
