@@ -42,7 +42,7 @@ def check(
     """
     from laneway.config import check as check_file
 
-    found = {file: check_file(file, environ=os.environ) for file in files}
+    found = {file: check_file(file, environ=os.environ) or _channel_problems(file) for file in files}
     if as_json:
         print(json.dumps({"files": [_report(file, problems) for file, problems in found.items()]}, indent=2))
     else:
@@ -107,6 +107,23 @@ def schema() -> None:
     from laneway.config import json_schema
 
     print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _channel_problems(file: str) -> tuple[Problem, ...]:
+    """What is wrong with the channels of a file that is good but for them: only the server knows what they need."""
+    from laneway.config import InvalidConfigError, load
+
+    try:
+        effective = load(file, environ=os.environ)
+    except InvalidConfigError:  # together with what the environment sets: that is not what is checked
+        return ()
+    if not effective.settings.gateway.channels:
+        return ()
+    try:
+        from laneway.gateway.channels import channel_problems
+    except ModuleNotFoundError:  # the extra `gateway` is not installed
+        return ()
+    return tuple(channel_problems(effective))
 
 
 def _is_set(value: Value) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -21,7 +21,7 @@ from laneway.config import AgentSettings, Effective, InvalidConfigError, Layer, 
 from laneway.config.files import find_workspace_file
 from laneway.config.problems import Problems
 from laneway.errors import ConfigError, InvalidMessageError
-from laneway.gateway.channels import channels_of
+from laneway.gateway.channels import channel_problems
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.models import model_from
 from laneway.policies import ConfirmationPolicy
@@ -97,6 +97,11 @@ class _Found:
         if problem not in self.problems:
             self.problems.append(problem)
 
+    def extend(self, problems: Iterable[Problem]) -> None:
+        """Note several."""
+        for each in problems:
+            self._note(each)
+
     def reading(self, read: Callable[[], T]) -> T | None:
         """What was read, or None and its problems noted."""
         try:
@@ -135,7 +140,7 @@ def prepare(options: ServeOptions, environ: Mapping[str, str]) -> Launch:
         if spec is not None:
             specs.append(spec)
     _check_names(specs, found)
-    found.reading(lambda: channels_of(settings.channels, [spec.name for spec in specs]))
+    found.extend(channel_problems(first, [spec.name for spec in specs]))
     found.check()
     return Launch(settings=settings, workspaces=tuple(specs), notes=tuple(notes), files=tuple(dict.fromkeys(files)))
 

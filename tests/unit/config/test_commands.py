@@ -57,6 +57,17 @@ def test_check_lists_every_problem_of_every_file() -> None:
     ]
 
 
+def test_check_looks_at_channels_as_the_server_does(folder: Path) -> None:
+    (folder / "served.yaml").write_text(
+        "gateway:\n  channels:\n    one: {kind: webhok}\n    two:\n      kind: webhook\n", encoding="utf-8"
+    )
+    done = run("check", "served.yaml")
+    assert done.exit_code == 2
+    first, second = done.stdout.splitlines()
+    assert first == ("served.yaml:3:10: gateway.channels.one.kind is one of: webhook, telegram (did you mean webhook?)")
+    assert second.startswith("served.yaml:5:7: gateway.channels.two.secrets is missing (")
+
+
 @pytest.mark.usefixtures("folder")
 def test_check_as_json() -> None:
     done = run("check", "--json", "good.yaml", "bad.yaml")

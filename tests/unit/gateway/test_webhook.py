@@ -349,3 +349,23 @@ def test_without_keys_nothing_is_right() -> None:
     headers = headers_of([b"\0" * 24], "w1", b"{}", at_ms=NOW)
     with pytest.raises(NotAuthenticatedError):
         verify([], headers, b"{}", at_ms=NOW, tolerance_ms=1_000)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"kind": "webhok"}, "kind is one of: webhook, telegram (did you mean webhook?)"),
+        ({"kind": 3}, "kind is one of: webhook, telegram"),
+        ({"kin": "webhook"}, "kind is missing (did you mean it by kin?)"),
+        ({}, "kind is missing (one of: webhook, telegram)"),
+        ({"kind": "webhook", "secret": SECRET}, "secrets is missing (did you mean it by secret?)"),
+        (
+            {"kind": "webhook", "secrets": [SECRET], "tenat": "x"},
+            "tenat is no setting of a channel of this kind (did you mean tenant?)",
+        ),
+    ],
+)
+def test_a_word_that_is_mistyped_is_named_with_the_one_that_is_meant(block: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        channels_of({"partner": block})
+    assert str(caught.value) == f"gateway.channels.partner.{said}"

@@ -20,6 +20,8 @@ import importlib.util
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from laneway.config import Effective, Problem
+from laneway.errors import ConfigError
 from laneway.gateway.channels.fields import Fields
 from laneway.gateway.channels.port import Channel, Place
 from laneway.gateway.channels.running import note, running
@@ -29,7 +31,7 @@ from laneway.gateway.channels.webhook import WebhookChannel, WebhookOptions
 if TYPE_CHECKING:
     from laneway.gateway.service import Gateway
 
-__all__ = ("KINDS", "channels_of", "running", "start_channels")
+__all__ = ("KINDS", "channel_problems", "channels_of", "running", "start_channels")
 
 
 def _webhook(fields: Fields) -> tuple[Place, Channel]:
@@ -48,18 +50,42 @@ KINDS: Final[dict[str, Callable[[Fields], tuple[Place, Channel]]]] = {"webhook":
 """Every kind of channel, and how one is made from its settings."""
 
 
-def channels_of(settings: Mapping[str, Any], workspaces: Collection[str]) -> list[Channel]:
-    """The channels of a configuration, not started; raises `ConfigError` for what is wrong with one."""
+def channels_of(settings: Mapping[str, Any], workspaces: Collection[str] | None = None) -> list[Channel]:
+    """The channels of a configuration, not started; raises `ConfigError` for what is wrong with one.
+
+    `workspaces` are those of the server; without them a channel may name any.
+    """
     made: list[Channel] = []
     for name, block in settings.items():
         fields = Fields(str(name), block)
         kind = fields.word("kind", "", KINDS)
         place, channel = KINDS[kind](fields)
         fields.done()
-        if place.workspace and place.workspace not in workspaces:
+        if workspaces is not None and place.workspace and place.workspace not in workspaces:
             raise fields.wrong("workspace", "is none of this server", f"there are: {', '.join(workspaces)}")
         made.append(channel)
     return made
+
+
+def channel_problems(found: Effective, workspaces: Collection[str] | None = None) -> list[Problem]:
+    """What is wrong with the channels of a configuration: of each the first thing, with the place of its block."""
+    problems = []
+    for name, block in found.settings.gateway.channels.items():
+        try:
+            channels_of({name: block}, workspaces)
+        except ConfigError as error:
+            origin = found.origin(f"gateway.channels.{name}")
+            problems.append(
+                Problem(
+                    source=origin.file or str(origin),
+                    line=origin.line,
+                    column=origin.column,
+                    message=error.message,
+                    setting=error.setting,
+                    hint=error.hint,
+                )
+            )
+    return problems
 
 
 async def start_channels(gateway: Gateway) -> list[Channel]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from laneway.config.problems import closest
 from laneway.errors import ConfigError, LanewayError
 from laneway.gateway.channels.port import Place, Rights
 from laneway.records import DURATION_MAX_MS
@@ -30,44 +31,58 @@ class Fields:
             )
         self.name = name
         self._left: dict[str, Any] = dict(block)
+        self._asked: list[str] = []
 
     def wrong(self, setting: str, message: str, hint: str = "") -> ConfigError:
         """What is wrong with a setting. The value is left out: it may be a secret."""
-        return ConfigError(f"{setting} {message}", setting=f"{self._path}.{setting}", hint=hint)
+        path = f"{self._path}.{setting}"
+        return ConfigError(f"{path} {message}", setting=path, hint=hint)
+
+    def missing(self, setting: str, hint: str = "") -> ConfigError:
+        """A setting that has to be there is not; what is there instead may be meant."""
+        near = closest(setting, [str(each) for each in self._left])
+        return self.wrong(setting, "is missing", f"did you mean it by {near}?" if near else hint)
+
+    def _take(self, setting: str, default: Any) -> Any:
+        self._asked.append(setting)
+        return self._left.pop(setting, default)
 
     def text(self, setting: str, default: str | None = None, *, hint: str = "") -> str:
         """Some text; without a default it has to be there."""
-        value = self._left.pop(setting, default)
+        value = self._take(setting, default)
         if value is None:
-            raise self.wrong(setting, "is missing", hint)
+            raise self.missing(setting, hint)
         if not isinstance(value, str) or (default is None and not value.strip()):
             raise self.wrong(setting, "is text", hint)
         return value.strip()
 
     def word(self, setting: str, default: str, among: Collection[str]) -> str:
         """One of some words."""
-        value = self._left.pop(setting, default)
+        value = self._take(setting, default)
+        if value == "":
+            raise self.missing(setting, f"one of: {', '.join(among)}")
         if not isinstance(value, str) or value not in among:
-            raise self.wrong(setting, f"is one of: {', '.join(among)}")
+            near = closest(value, list(among)) if isinstance(value, str) else ""
+            raise self.wrong(setting, f"is one of: {', '.join(among)}", f"did you mean {near}?" if near else "")
         return value
 
     def flag(self, setting: str, *, default: bool) -> bool:
         """Yes or no."""
-        value = self._left.pop(setting, default)
+        value = self._take(setting, default)
         if not isinstance(value, bool):
             raise self.wrong(setting, "is true or false")
         return value
 
     def whole(self, setting: str, default: int, *, least: int = 1, most: int = DURATION_MAX_MS) -> int:
         """A whole number."""
-        value = self._left.pop(setting, default)
+        value = self._take(setting, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self.wrong(setting, f"is a whole number from {least:,} to {most:,}")
         return value
 
     def texts(self, setting: str) -> tuple[str, ...]:
         """A list of texts; numbers are taken as text, and one value as a list of one."""
-        value = self._left.pop(setting, ())
+        value = self._take(setting, ())
         listed = [value] if isinstance(value, str | int) and not isinstance(value, bool) else value
         if not isinstance(listed, list | tuple) or len(listed) > LIST_MAX:
             raise self.wrong(setting, f"is a list of at most {LIST_MAX:,}")
@@ -101,4 +116,6 @@ class Fields:
     def done(self) -> None:
         """Complain about what nobody has asked for."""
         for setting in self._left:
-            raise self.wrong(str(setting), "is no setting of a channel of this kind")
+            near = closest(str(setting), self._asked)
+            there = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(set(self._asked)))}"
+            raise self.wrong(str(setting), "is no setting of a channel of this kind", there)

@@ -88,7 +88,7 @@ class WebhookOptions:
             except ValueError as error:
                 raise fields.wrong("secrets", f"has one that is none: a secret {error}", SECRET_HINT) from None
         if not keys:
-            raise fields.wrong("secrets", "is missing", SECRET_HINT)
+            raise fields.missing("secrets", SECRET_HINT)
         url = fields.text("url", "")
         try:
             if url:
