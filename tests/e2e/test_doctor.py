@@ -12,6 +12,8 @@ from tests.server_process import LANEWAY, environment, server_process
 
 pytestmark = pytest.mark.slow
 
+NOBODY = "http://127.0.0.1:9"  # nobody is there: whoever asks it gets nothing
+
 
 def doctor(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     given = {"LANEWAY_GATEWAY_PORT": "0", **variables}
@@ -53,7 +55,8 @@ def test_as_json(tmp_path: Path) -> None:
 
 def test_a_server_that_runs_is_found_ready_and_its_store_in_use(tmp_path: Path) -> None:
     with server_process(tmp_path) as server:
-        done = doctor(tmp_path, "--url", server.url, LANEWAY_GATEWAY_PORT=server.url.rpartition(":")[2])
+        port = server.url.rpartition(":")[2]
+        done = doctor(tmp_path, "--url", server.url, LANEWAY_GATEWAY_PORT=port, HTTP_PROXY=NOBODY)
         assert done.returncode == 0, done.stdout
         assert f"the server at {server.url} is ready" in done.stdout
         assert f"in use by process {server.process.pid}" in done.stdout

@@ -13,6 +13,8 @@ from tests.server_process import LANEWAY, environment
 
 pytestmark = pytest.mark.slow
 
+NOBODY = "http://127.0.0.1:9"  # a proxy that is not there: the tour asks its own server, and needs none
+
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     temporary = folder / "tmp"
@@ -20,7 +22,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [LANEWAY, "tour", *arguments],
         cwd=folder,
-        env=environment(folder, TMPDIR=str(temporary), LANEWAY_PORT="1", LANEWAY_MODEL="nonsense"),
+        env=environment(folder, TMPDIR=str(temporary), HTTP_PROXY=NOBODY, LANEWAY_PORT="1", LANEWAY_MODEL="nonsense"),
         capture_output=True,
         text=True,
         timeout=55,

@@ -420,8 +420,12 @@ def _ready(patient: Patient) -> tuple[int | None, str, float | None]:
     """The status of /readyz, or None and why there is none; and how far the clocks are apart."""
     import httpx2
 
+    from laneway.cli.client import is_loopback
+
+    url = _url(patient)
     try:
-        answer = httpx2.get(f"{_url(patient)}/readyz", timeout=TIMEOUT_S)
+        is_elsewhere = not is_loopback(httpx2.URL(url).host)  # a proxy would ask its own loopback
+        answer = httpx2.get(f"{url}/readyz", timeout=TIMEOUT_S, trust_env=is_elsewhere)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return None, str(error) or type(error).__name__, None
     skew_s = None

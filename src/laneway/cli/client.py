@@ -29,7 +29,7 @@ from laneway.errors import (
     UsageError,
 )
 
-__all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated")
+__all__ = ("URL", "Server", "Target", "error_of", "is_loopback", "path_of", "translated")
 
 URL: Final = "http://127.0.0.1:8420"
 TIMEOUT: Final = httpx2.Timeout(30, connect=5)
@@ -58,7 +58,7 @@ class Target:
             "base_url": f"{self.url.rstrip('/')}/v1",
             "headers": self._headers(),
             "params": {"workspace": self.workspace} if self.workspace else None,
-            "trust_env": not _is_loopback(address.host),  # a proxy would ask its own loopback
+            "trust_env": not is_loopback(address.host),  # a proxy would ask its own loopback
         }
 
     def _headers(self) -> dict[str, str]:
@@ -74,7 +74,8 @@ class Target:
         return headers
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -159,7 +159,7 @@ class Follower:
     async def _stream(self) -> AsyncIterator[Happened]:
         headers = {"Last-Event-ID": str(self.last_id)}
         async with (
-            httpx2.AsyncClient(timeout=httpx2.Timeout(10, read=60)) as client,
+            httpx2.AsyncClient(timeout=httpx2.Timeout(10, read=60), trust_env=False) as client,  # no proxy: it is here
             client.stream("GET", f"{self.server.url}/v1/events", headers=headers) as answer,
         ):
             answer.raise_for_status()

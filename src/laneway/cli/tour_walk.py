@@ -85,7 +85,7 @@ class Walk:
         path = f"/v1/sessions/{key}/messages"
         body = {"text": text, **({"mode": mode} if mode else {})}
         self.say(f"  → POST {path} {json.dumps(body)}", "cyan")
-        async with httpx2.AsyncClient(base_url=self.server.url) as client:
+        async with httpx2.AsyncClient(base_url=self.server.url, trust_env=False) as client:
             answer = await client.post(path, json=body)
         if answer.status_code != 202:
             raise InternalError(f"the server of the tour refused a message: {answer.text}")
