@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from laneway.cli.chat_words import Words
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_session
 from laneway.cli.conversation import Conversation
@@ -100,7 +101,7 @@ def _body(text: str, mode: Mode | None) -> dict[str, Any]:
 
 async def _talk(ctx: typer.Context, session: str, mode: Mode | None) -> None:
     screen = _screen(session)
-    talk = Conversation(screen)
+    talk, words = Conversation(screen), Words()
     trouble: list[LanewayError] = []
     async with Link(target_of(ctx)) as link:
         await _show_past(link, session, screen)
@@ -114,7 +115,10 @@ async def _talk(ctx: typer.Context, session: str, mode: Mode | None) -> None:
             screen.on_cancel = lambda: _cancel_soon(group, link, talk, screen)
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, screen.interrupt)
             while (text := await screen.read()) is not None and text.strip() not in LEAVE:
-                if text.strip():
+                if said := words.answer(text):
+                    screen.note(said, "cyan")
+                    screen.flush()
+                elif text.strip():
                     outbox.put_nowait(_body(text, mode))
             await outbox.join()
             for each in tasks:
@@ -176,7 +180,7 @@ async def _show_past(link: Link, session: str, screen: ChatScreen) -> None:
         for entry in past["items"][-PAST:]:
             mark = "> " if entry["role"] == "user" else ""
             screen.note(f"{mark}{line(entry['text'])}")
-    screen.note("Ctrl-C cancels a run, twice leaves. /status, /queue, /stop and other commands work here.")
+    screen.note("Ctrl-C cancels a run, twice leaves. /help lists the commands.")
     screen.flush()
 
 

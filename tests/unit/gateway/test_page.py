@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from laneway.gateway.routes.page import FILES, FOLDER
+from laneway.kernel.directives import parse
 from tests.gateway_stage import spec_of
 from tests.stream_stage import staged
 
@@ -55,6 +56,17 @@ def test_the_script_never_makes_markup_of_what_somebody_said() -> None:
 def test_the_script_keeps_no_token_beyond_the_page() -> None:
     forbidden = ("localStorage", "sessionStorage", "document.cookie", "indexedDB", "console.")
     assert [word for word in forbidden if word in SCRIPT] == []
+
+
+def test_an_answer_of_an_operator_says_whose_request_it_answers() -> None:
+    assert 'extra = state.tenant ? { "Laneway-Tenant": state.tenant } : {}' in SCRIPT
+    assert "state.tenant = about.tenant" in SCRIPT
+
+
+def test_the_commands_that_the_page_lists_are_commands() -> None:
+    listed = re.findall(r"/[a-z]+", SCRIPT.partition("const HELP =")[2].partition(";\n\n")[0])
+    assert {"/stop", "/queue", "/approve"} <= set(listed)
+    assert all(parse(f"{each} x") is not None for each in listed)
 
 
 def test_every_element_that_the_script_names_is_in_the_page() -> None:

@@ -7,9 +7,14 @@ const BACKOFF_MAX_MS = 15000;
 const OUTPUT_MAX = 20000;
 const WAITING = new Set(["queued", "parked", "held"]);
 
+const HELP =
+  "Commands: /status, /queue (how messages wait; /queue steer, /queue list, /queue clear), /steer TEXT, " +
+  "/followup TEXT, /stop, /new, /compact, /approve ID, /deny ID REASON. All else goes to the agent.";
+
 const state = {
   session: "",
   workspace: "",
+  tenant: "", // whose sessions these are: an operator for all tenants has to say which one is meant
   token: "", // both tokens live in this page only, and end with it
   lastId: "",
   visit: 0, // counts sessions that were opened: what belongs to an earlier one is ignored
@@ -540,7 +545,8 @@ function request(each) {
     try {
       const body = { approve, reason: reason.value, args: each.arguments };
       const token = el("operator").value.trim() || state.token;
-      await ask("/approvals/" + encodeURIComponent(each.approval_id), { body, token, operates: true });
+      const extra = state.tenant ? { "Laneway-Tenant": state.tenant } : {};
+      await ask("/approvals/" + encodeURIComponent(each.approval_id), { body, token, operates: true, extra });
       node.remove();
       refreshApprovals();
     } catch (error) {
@@ -563,6 +569,7 @@ async function readAbout() {
   try {
     const about = await ask("/about");
     el("entry").hidden = true;
+    state.tenant = about.tenant;
     const names = about.workspaces.map((each) => each.name);
     el("workspace").replaceChildren(...names.map((name) => new Option(name, name)));
     el("workspace").hidden = el("workspace-label").hidden = names.length < 2;
@@ -610,6 +617,7 @@ el("say").addEventListener("submit", (event) => {
   const text = el("text").value.trim();
   if (!text) return;
   el("text").value = "";
+  if (text.toLowerCase() === "/help") return say(HELP);
   sendSoon(text, el("mode").value);
 });
 
