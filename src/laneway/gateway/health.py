@@ -7,7 +7,6 @@ is no such work. A channel that does not work is told, and is no reason to take 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -71,8 +70,7 @@ class Health:
         try:
             for workspace in self._gateway.workspaces.values():
                 workspace.inbox.engine.check_open()  # it knows when another process has taken its store
-            async with asyncio.timeout(STORE_PATIENCE_S):
-                return await self._gateway.check_store()
+            return await self._gateway.check_store(STORE_PATIENCE_S)
         except TimeoutError:
             return f"the store does not answer within {STORE_PATIENCE_S} s"
         except LanewayError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,7 @@ class Gateway:
         self.audit = Audit(self.store, self.env.clock)
         self.admission = Admission(self)
         self.observer = Observer(self, os.environ if environ is None else environ)
+        self._probe: asyncio.Task[str] | None = None
         self.is_open = False
         self.is_stopping = False
 
@@ -134,6 +136,8 @@ class Gateway:
         self.begin_stop()
         self.tokens.close()
         self.is_open = False
+        if self._probe is not None:
+            await asyncio.wait({self._probe})  # it has a deadline
         problems: list[Exception] = []
         parts: list[Any] = [*self.workspaces.values(), self.lanes, self.store, self.observer]
         for each in parts:
@@ -204,14 +208,31 @@ class Gateway:
         await self.audit.record(caller, action, said.approval_id, reason=getattr(said, "reason", ""))
         return caller.sender()
 
-    async def check_store(self) -> str:
-        """Why nothing can be written now; empty when something can. It writes: a store that is gone may still read."""
+    async def check_store(self, patience_s: float) -> str:
+        """Why nothing can be written now; empty when something can. Raises `TimeoutError` when the store hangs.
+
+        Anybody may ask, at any rate: whoever asks while it is being found out gets the same answer.
+        """
+        if self._probe is None:
+            probing = self._write_something(patience_s)
+            self._probe = asyncio.get_running_loop().create_task(probing, name="laneway-probe-store")
+            self._probe.add_done_callback(self._probed)
+        return await asyncio.shield(self._probe)
+
+    def _probed(self, probe: asyncio.Task[str]) -> None:
+        self._probe = None
+        if not probe.cancelled():
+            probe.exception()  # whoever has asked may have gone
+
+    async def _write_something(self, patience_s: float) -> str:
+        """A store that is gone may still read."""
         at = self.env.clock.wall_ms()
         row = StateRow(
             "probe", "readiness", "default", GATEWAY, "", self.store.next_seq(), 0, "written", f'{{"at_ms": {at}}}'
         )
         try:
-            [result] = await self.store.commit([Batch(Owner("default", GATEWAY), self.store.epoch, (row,))])
+            async with asyncio.timeout(patience_s):
+                [result] = await self.store.commit([Batch(Owner("default", GATEWAY), self.store.epoch, (row,))])
         except LanewayError as error:
             return str(error)
         return "" if result.error is None else str(result.error)

@@ -96,8 +96,13 @@ class GoneStore(MemoryStore):
 
     problem: Exception | None = None
     hangs = False
+    gate: asyncio.Event | None = None
+    commits = 0
 
     async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        self.commits += 1
+        if self.gate is not None:
+            await self.gate.wait()
         if self.problem is not None:
             raise self.problem
         if self.hangs:
@@ -118,6 +123,19 @@ async def test_a_server_whose_store_is_gone_is_not_ready_until_it_is_back(
         store.problem, store.hangs = None, False
         monkeypatch.setattr(health, "STORE_PATIENCE_S", 3)
         assert (await here.look())[0] == 200
+
+
+async def test_many_who_ask_at_one_time_cost_the_store_one_write(tmp_path: Path) -> None:
+    store = GoneStore()
+    async with ward(tmp_path, store=store) as here:
+        store.gate, store.commits = asyncio.Event(), 0
+        asking = [asyncio.create_task(here.look()) for _ in range(20)]
+        for _ in range(200):
+            await asyncio.sleep(0)
+        store.gate.set()
+        assert [status for status, _ in await asyncio.gather(*asking)] == [200] * 20
+        assert store.commits == 1
+        assert ((await here.look())[0], store.commits) == (200, 2)
 
 
 @pytest.mark.parametrize("loss", ["removed", "moved", "replaced"])
