@@ -61,6 +61,14 @@ class History(Protocol):
     ) -> list[EventRow]:
         """Events of a session, or of one message or turn of it, oldest first."""
 
+    async def events_between(
+        self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
+    ) -> list[EventRow]:
+        """Events of all sessions with numbers above one and up to another, oldest first.
+
+        It costs as much as there are sessions, and events between the two numbers.
+        """
+
     async def entries(
         self,
         owner: Owner,

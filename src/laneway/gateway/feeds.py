@@ -48,8 +48,10 @@ __all__ = (
 ENDED: Final = "ended"
 CAUGHT_UP: Final = "caught_up"
 END_MARK: Final = "end"
-ROWS_MAX: Final = 20_000
 PAGE: Final = 1_000
+WINDOW: Final = 4_000
+WINDOW_MAX: Final = 1 << 40
+"""How many numbers of the store are looked through at once: as many as give about a page of events."""
 REPLAY_MAX: Final = 10_000
 ID_MAX: Final = 2**63 - 1
 
@@ -114,12 +116,12 @@ def round_of(last_event_id: str) -> int | None:
 class Pace:
     """How a feed goes on: after how much silence it says so, and whether it follows what happens at all.
 
-    `rows_max` is how many rows of the past may be in memory at once, whatever the number of sessions.
+    `rows_max` is how many rows of the past are read at once.
     """
 
     heartbeat_ms: int
     follow: bool = True
-    rows_max: int = ROWS_MAX
+    rows_max: int = PAGE
 
 
 def watch(settings: GatewaySettings, caller: Caller, workspace: Workspace, session: str | None) -> Watcher:
@@ -322,7 +324,7 @@ def _open_round(session: AsyncSession, run_id: str, done: int) -> list[Frame]:
 class Past:
     """What the store has of the events of one session, or of all sessions of a tenant (an empty key)."""
 
-    def __init__(self, history: History, owner: Owner, *, rows_max: int = ROWS_MAX) -> None:
+    def __init__(self, history: History, owner: Owner, *, rows_max: int = PAGE) -> None:
         self._history = history
         self._owner = owner
         self._rows_max = rows_max
@@ -333,47 +335,63 @@ class Past:
             async for rows in self._pages(after, until):
                 yield await self._frames(rows)
             return
-        last: deque[EventRow] = deque(maxlen=newest)
-        async for rows in self._pages(after, until):
-            last.extend(rows)
+        last = await (self._newest if self._owner.session else self._newest_of_all)(after, until, newest)
         if last:
-            yield await self._frames(list(last))
+            yield await self._frames(last)
 
     async def end_of(self, turn_id: str) -> list[Frame]:
         """The event that tells of the end of a turn."""
         rows = await self._history.events(self._owner, turn_id=turn_id)
         return await self._frames([row for row in rows if row.type == TurnEnded.type][-1:])
 
-    async def _owners(self) -> list[Owner]:
-        owner = self._owner
-        if owner.session:
-            return [owner]
-        found: list[str] = []
-        while page := await self._history.sessions(
-            owner.tenant, owner.workspace, after=found[-1] if found else "", limit=PAGE
-        ):
-            found += page
-        return [owner._replace(session=key) for key in found]
+    def _pages(self, after: int, until: int) -> AsyncIterator[list[EventRow]]:
+        """Rows in the order of their numbers."""
+        return self._pages_of_one(after, until) if self._owner.session else self._pages_of_all(after, until)
 
-    async def _pages(self, after: int, until: int) -> AsyncIterator[list[EventRow]]:
-        """Rows in the order of their numbers. A session whose page was full bounds how far the others may go."""
-        unread = dict.fromkeys(await self._owners(), after)
-        limit = max(1, min(PAGE, self._rows_max // max(1, len(unread))))
-        held: list[EventRow] = []
-        bounds: dict[Owner, int] = {}  # of the sessions that have more
-        while unread:
-            for owner, place in unread.items():
-                rows = await self._history.events(owner, after_seq=place, limit=limit)
-                held += [row for row in rows if row.seq <= until]
-                bounds.pop(owner, None)
-                if len(rows) == limit and rows[-1].seq < until:
-                    bounds[owner] = rows[-1].seq
-            bound = min(bounds.values(), default=until)
-            ready = sorted((row for row in held if row.seq <= bound), key=lambda row: row.seq)
-            held = [row for row in held if row.seq > bound]
-            unread = {owner: place for owner, place in bounds.items() if place == bound}
+    async def _pages_of_one(self, after: int, until: int) -> AsyncIterator[list[EventRow]]:
+        limit = self._rows_max
+        while rows := await self._history.events(self._owner, after_seq=after, limit=limit):
+            ready = [row for row in rows if row.seq <= until]
             if ready:
                 yield ready
+            if len(rows) < limit or rows[-1].seq >= until:
+                return
+            after = rows[-1].seq
+
+    async def _newest(self, after: int, until: int, count: int) -> list[EventRow]:
+        last: deque[EventRow] = deque(maxlen=count)
+        async for rows in self._pages(after, until):
+            last.extend(rows)
+        return list(last)
+
+    # All sessions are asked at once for the events in a window of numbers. It grows where events are few.
+
+    async def _pages_of_all(self, after: int, until: int) -> AsyncIterator[list[EventRow]]:
+        window = WINDOW
+        while after < until:
+            end = min(until, after + window)
+            rows = await self._between(after, end)
+            if rows:
+                yield rows
+            is_full = len(rows) >= self._rows_max
+            after = rows[-1].seq if is_full else end
+            window = _fitting(window, len(rows), self._rows_max)
+
+    async def _newest_of_all(self, after: int, until: int, count: int) -> list[EventRow]:
+        window, found = WINDOW, list[EventRow]()
+        while after < until and len(found) < count:
+            begin = max(after, until - window)
+            rows = await self._between(begin, until)
+            window = _fitting(window, len(rows), self._rows_max)
+            if len(rows) < self._rows_max or until - begin == 1:  # else there are more, and these are the oldest
+                found, until = [*rows, *found], begin
+        return found[-count:] if count else []
+
+    async def _between(self, after: int, until: int) -> list[EventRow]:
+        owner = self._owner
+        return await self._history.events_between(
+            owner.tenant, owner.workspace, after_seq=after, until_seq=until, limit=self._rows_max
+        )
 
     async def _frames(self, rows: list[EventRow]) -> list[Frame]:
         answers = await self._answers([row.turn_id for row in rows if row.type == TurnEnded.type])
@@ -401,6 +419,13 @@ class Past:
                 texts.update({line.seq + 1: line.text for line in lines if line.role == "assistant"})
         wanted = {row.seq for row in rows}
         return {seq: text for seq, text in texts.items() if seq in wanted}
+
+
+def _fitting(window: int, found: int, rows_max: int) -> int:
+    """The next window after one in which so many rows were found."""
+    if found >= rows_max:
+        return max(1, window // 4)
+    return min(window * 4, WINDOW_MAX) if found < rows_max // 4 or not found else window
 
 
 def _facts_of(row: EventRow) -> dict[str, Any]:

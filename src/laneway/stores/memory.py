@@ -261,6 +261,19 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
+    async def events_between(
+        self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
+    ) -> list[EventRow]:
+        """Events of all sessions with numbers above one and up to another, oldest first."""
+        rows = [
+            row
+            for owner, drawer in self._disk.drawers.items()
+            if owner.session and (owner.tenant, owner.workspace) == (tenant, workspace)
+            for row in drawer.events.values()
+            if after_seq < row.seq <= until_seq
+        ]
+        return sorted(rows, key=_by_seq)[: max(limit, 0)]
+
     async def entries(
         self,
         owner: Owner,

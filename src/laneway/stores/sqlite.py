@@ -200,6 +200,13 @@ class SqliteHistory:
         facts = _facts(owner, after_seq, limit, message_id=message_id, turn_id=turn_id)
         return await self._rows(EventRow, name, facts)
 
+    async def events_between(
+        self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
+    ) -> list[EventRow]:
+        """Events of all sessions with numbers above one and up to another, oldest first."""
+        facts = {**_facts(Owner(tenant, workspace), after_seq, limit), "until_seq": until_seq}
+        return await self._rows(EventRow, "events_between", facts)
+
     async def entries(
         self,
         owner: Owner,

@@ -416,6 +416,16 @@ async def check_events_and_entries_are_read_by_session(open_store: OpenStore) ->
     assert await history.events(OTHER, message_id="m0") == [stray]
     assert await history.events(alone) == [job]
     assert await history.events(Owner("zeta", "main", "chat-1")) == []
+    between = history.events_between
+    all_of_them = sorted([*events, stray], key=lambda row: (row.seq, row.session))
+    found = await between("acme", "main", after_seq=0, until_seq=99)
+    assert sorted(found, key=lambda row: (row.seq, row.session)) == all_of_them  # not the one without a session
+    assert [row.seq for row in found] == [row.seq for row in all_of_them]
+    assert await between("acme", "main", after_seq=5, until_seq=8) == events[5:8]
+    assert await between("acme", "main", after_seq=5, until_seq=99, limit=2) == events[5:7]
+    for tenant, workspace, after_seq, limit in (("zeta", "main", 0, 9), ("acme", "x", 0, 9), ("acme", "main", 0, 0)):
+        assert await between(tenant, workspace, after_seq=after_seq, until_seq=99, limit=limit) == []
+    assert await between("acme", "main", after_seq=8, until_seq=8) == []
     assert await history.entries(OWNER) == entries
     assert await history.entries(OWNER, limit=2) == entries[:2]
     assert await history.entries(OWNER, limit=2, newest=True) == entries[-2:]

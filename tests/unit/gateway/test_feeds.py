@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from laneway.errors import InvalidMessageError, NotFoundError
 from laneway.events import MessageAccepted
-from laneway.gateway.feeds import Pace, Place, RunFeed, SessionFeed, round_of
+from laneway.gateway.feeds import Pace, Past, Place, RunFeed, SessionFeed, round_of
 from laneway.gateway.hub import Hub
 from laneway.gateway.workspaces import Workspace
 from laneway.mail import MessageState
@@ -77,9 +77,13 @@ class World:
     def live_sessions(self) -> list[Any]:
         return []
 
-    async def sessions(self, tenant: str, workspace: str, *, after: str, limit: int) -> list[str]:
+    async def events_between(
+        self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int
+    ) -> list[EventRow]:
         self.move()
-        return sorted(key for key in self._disk if key > after)[:limit]
+        rows = [row for each in self._disk.values() for row in each if after_seq < row.seq <= until_seq]
+        self.move()
+        return sorted(rows, key=lambda row: row.seq)[:limit]
 
     async def events(self, owner: Owner, *, after_seq: int, limit: int) -> list[EventRow]:
         self.move()
@@ -230,3 +234,54 @@ async def test_events_of_another_version_are_told_as_they_were_stored() -> None:
         "m",
     )
     assert (accepted.frame.data["colour"], accepted.frame.data["type"]) == ("red", "message.accepted")
+
+
+class Shelf:
+    """Events of many sessions, and how often they were asked for."""
+
+    def __init__(self, seqs: Iterable[int]) -> None:
+        self.rows = [
+            EventRow("default", "w", f"s{seq % 7}", seq, 0, "message.held", "m", "", "{}") for seq in sorted(seqs)
+        ]
+        self.asked = 0
+
+    async def events_between(
+        self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int
+    ) -> list[EventRow]:
+        self.asked += 1
+        return [row for row in self.rows if after_seq < row.seq <= until_seq][:limit]
+
+    async def told(self, after: int, until: int, *, newest: int | None = None, rows_max: int = 1_000) -> list[int]:
+        history: Any = self
+        past = Past(history, Owner("default", "w", ""), rows_max=rows_max)
+        return [frame.seq async for page in past.pages(after, until, newest=newest) for frame in page]
+
+
+@given(
+    seqs=st.sets(st.integers(1, 20_000), max_size=60),
+    after=st.integers(0, 20_000),
+    until=st.integers(0, 20_000),
+    newest=st.none() | st.integers(0, 40),
+    rows_max=st.integers(1, 12),
+)
+async def test_the_past_of_all_sessions_is_told_in_order_whatever_is_asked_for(
+    seqs: set[int], after: int, until: int, newest: int | None, rows_max: int
+) -> None:
+    wanted = [seq for seq in sorted(seqs) if after < seq <= until]
+    if newest is not None:
+        wanted = wanted[-newest:] if newest else []
+    assert await Shelf(seqs).told(after, until, newest=newest, rows_max=rows_max) == wanted
+
+
+async def test_the_past_of_all_sessions_is_not_read_for_its_end() -> None:
+    shelf = Shelf(range(1, 100_000, 2))
+    assert await shelf.told(0, 100_000, newest=3) == [99_995, 99_997, 99_999]
+    assert await shelf.told(99_999, 100_000) == []
+    assert shelf.asked < 10
+
+
+async def test_numbers_that_a_store_has_left_out_cost_little() -> None:
+    shelf = Shelf([1, 5_000_000_000, 5_000_000_001])
+    assert await shelf.told(0, 6_000_000_000) == [1, 5_000_000_000, 5_000_000_001]
+    assert await shelf.told(0, 6_000_000_000, newest=1) == [5_000_000_001]
+    assert shelf.asked < 40

@@ -194,6 +194,29 @@ WHERE
 ORDER BY seq
 LIMIT :limit;
 
+-- name: events_between
+-- Events of all sessions: from one session key to the next by seeking, and in each to the first number that is asked for.
+WITH RECURSIVE keys (session) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(later.session) FROM events AS later
+        WHERE later.tenant = :tenant AND later.workspace = :workspace AND later.session > keys.session
+    )
+    FROM keys
+    WHERE keys.session IS NOT NULL
+)
+SELECT
+    events.tenant, events.workspace, events.session, events.seq, events.at_ms, events.type, events.message_id,
+    events.turn_id, events.body
+FROM keys
+CROSS JOIN events
+WHERE
+    keys.session > '' AND events.tenant = :tenant AND events.workspace = :workspace
+    AND events.session = keys.session AND events.seq > :after_seq AND events.seq <= :until_seq
+ORDER BY events.seq
+LIMIT :limit;
+
 -- name: entries_oldest
 -- A transcript from its beginning.
 SELECT tenant, workspace, session, seq, at_ms, conversation, role, message_id, turn_id, text, body
