@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from laneway.errors import ModelError
+from laneway.kernel.ledger import LedgerState
 from laneway.models import call, fail, say
+from laneway.rows import Owner
 from tests.agent_stage import Held
 from tests.cli_stage import NOWHERE, CliStage, cli_stage, run
-from tests.routes_stage import EXTERNAL, LANED, dead_message, ended, post
+from tests.routes_stage import EXTERNAL, LANED, dead_message, ended, entry_in, post
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +56,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "dlq edit": ("dlq", "edit", GONE, "--text", "x"),
     "dlq retry": ("dlq", "retry", GONE),
     "dlq purge": ("dlq", "purge", GONE),
+    "ledger ls": ("ledger", "ls"),
+    "ledger settle": ("ledger", "settle", GONE, "--reason", "x"),
     "approve": ("approve", GONE),
     "deny": ("deny", GONE),
     "cron ls": ("cron", "ls"),
@@ -240,7 +244,7 @@ async def test_status_is_one_screen_of_80_columns(tmp_path: Path) -> None:
         assert [each["session_key"] for each in found["sessions"]] == ["s1"]
         assert found["waiting"][0]["reason"]
         once = await cli.json("top", "--once")
-        assert set(once) == set(found)
+        assert {*once, "unknown_calls"} == set(found)
         assert "s1" in (await cli.run("top", "--once")).stdout
 
 
@@ -398,6 +402,21 @@ async def test_dead_letters_are_mended_sent_again_and_forgotten(tmp_path: Path) 
         assert (await cli.run("dlq", "ls")).stdout == "There are no dead letters.\n"
         assert (await cli.run("dlq", "edit", ids[0])).exit_code == 2
         assert (await cli.run("dlq", "edit", ids[0], "--args", "{broken")).exit_code == 2
+
+
+async def test_a_call_that_was_cut_off_is_shown_and_settled(tmp_path: Path) -> None:
+    async with cli_stage(tmp_path) as cli:
+        assert "it is known what became of it" in (await cli.run("ledger", "ls")).stdout
+        entry = await entry_in(cli.server, Owner("default", "default", "s1"), "a", LedgerState.UNKNOWN)
+        assert "1 call was cut off" in (await cli.run("status")).stdout
+        listed = (await cli.run("ledger", "ls")).stdout
+        assert entry in listed
+        assert '{"command": "deploy"}' in listed
+        assert (await cli.run("ledger", "settle", entry)).exit_code == 2  # nobody has said what was found
+        assert "is settled: it arrived" in (await cli.run("ledger", "settle", entry, "--reason", "it arrived")).stdout
+        assert (await cli.json("ledger", "ls"))["items"] == []
+        assert [each["state"] for each in (await cli.json("ledger", "ls", "--all"))["items"]] == ["settled"]
+        assert "cut off" not in (await cli.run("status")).stdout
 
 
 async def test_messages_are_sent_by_the_clock(tmp_path: Path) -> None:

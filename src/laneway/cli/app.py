@@ -40,6 +40,7 @@ PLACES: Final[Mapping[str, Place]] = {
     "session": Place("session", "session_app"),
     "task": Place("task", "task_app"),
     "dlq": Place("dlq", "dlq_app"),
+    "ledger": Place("ledger", "ledger_app"),
     "approve": Place("approvals", "approve", "Reading"),
     "deny": Place("approvals", "deny", "Asking"),
     "cron": Place("cron", "cron_app"),

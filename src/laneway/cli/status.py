@@ -10,6 +10,7 @@ from rich.text import Text
 
 from laneway.cli.client import Server, path_of
 from laneway.cli.lane import COLUMNS, lane_rows
+from laneway.cli.ledger import unknown_calls
 from laneway.cli.reach import JsonOption, read
 from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, clean, console, line, print_json, table, until
@@ -29,7 +30,12 @@ WAITING_SHOWN: Final = 8
 
 def status(ctx: typer.Context, as_json: JsonOption = False, watch: WatchOption = False) -> None:
     """Show how the server is: what runs, what waits and why, what asks for an answer."""
-    watched(ctx, lambda: read(ctx, gathered), lambda found: _show(found, as_json=as_json), watch=watch)
+    watched(
+        ctx,
+        lambda: read(ctx, gathered if watch else _with_ledger),
+        lambda found: _show(found, as_json=as_json),
+        watch=watch,
+    )
 
 
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
@@ -53,6 +59,12 @@ def gathered(source: Source) -> dict[str, Any]:
         "approvals": source.get("/approvals")["items"],
         "lanes": _lanes(source),
     }
+
+
+def _with_ledger(source: Source) -> dict[str, Any]:
+    """The same, and calls that wait to be settled: the server looks through its whole ledger for them."""
+    unknown = unknown_calls(source) if isinstance(source, Server) else []
+    return {**gathered(source), "unknown_calls": unknown}
 
 
 def _some(source: Source, session: str) -> list[dict[str, Any]]:
@@ -112,6 +124,14 @@ def shown(found: dict[str, Any]) -> RenderableType:
             Text(),
             Text(clean(asks), style="yellow"),
             Text(f"  laneway approve {each['approval_id']}", style="dim"),
+        ]
+    unknown = found.get("unknown_calls")
+    if unknown:
+        many = f"{len(unknown)} calls were" if len(unknown) > 1 else "1 call was"
+        parts += [
+            Text(),
+            Text(f"{many} cut off, and nobody knows whether it was done", style="yellow"),
+            Text("  laneway ledger ls", style="dim"),
         ]
     return Group(*parts)
 

@@ -15,12 +15,17 @@ NOTHING: dict[str, Any] = {"lanes": [], "sessions": [], "waiting": [], "approval
 
 
 def screen(
-    *, url: str | None = "http://x", ready: bool = True, lanes: Any = (), checks: Mapping[str, str] = CHECKS
+    *,
+    url: str | None = "http://x",
+    ready: bool = True,
+    lanes: Any = (),
+    checks: Mapping[str, str] = CHECKS,
+    unknown: int = 0,
 ) -> str:
     server = {"url": url, "ready": ready, "checks": {**CHECKS, **checks}, "workspaces": [{"name": "default"}]}
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(shown({**NOTHING, "server": server, "lanes": lanes}))
+        console.print(shown({**NOTHING, "server": server, "lanes": lanes, "unknown_calls": [{}] * unknown}))
     return captured.get()
 
 
@@ -28,6 +33,12 @@ def test_a_channel_that_does_not_work_is_shown_under_a_server_that_does() -> Non
     lines = screen(checks={"channel telegram": "the bot is\x1b[2J not let in"}).splitlines()
     assert lines[0] == "Laneway at http://x is ready, workspace default"
     assert lines[1] == "channel telegram: the bot is␛[2J not let in"
+
+
+def test_calls_of_which_nobody_knows_the_end_are_counted() -> None:
+    assert "1 call was cut off" in screen(unknown=1)
+    assert "3 calls were cut off" in screen(unknown=3)
+    assert "cut off" not in screen()
 
 
 def test_what_is_wrong_with_a_server_is_said_once() -> None:
