@@ -40,6 +40,7 @@ __all__ = (
     "Page",
     "PendingView",
     "ProblemView",
+    "Reason",
     "RunView",
     "ScheduleView",
     "SettingView",
@@ -57,6 +58,7 @@ __all__ = (
 T = TypeVar("T")
 SEQ_MAX: Final = 1 << 62
 LIMIT_MAX: Final = 1_000
+REASON_MAX: Final = 2_000
 
 
 class View(BaseModel):
@@ -84,6 +86,14 @@ def seq_of(after: str) -> int:
     if not (after.isascii() and after.isdecimal() and len(after) <= 19 and int(after) < SEQ_MAX):
         raise InvalidMessageError("this is no cursor of this list", hint="use what `next` said, as it is")
     return int(after)
+
+
+class Reason(BaseModel):
+    """Why something is done. Nobody has to say it."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "it takes too long"}]})
+
+    reason: str = Field("", max_length=REASON_MAX)
 
 
 # ---- problems ----

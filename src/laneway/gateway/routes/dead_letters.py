@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from laneway.gateway import dead_mail
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf, WorkspaceOf
 from laneway.gateway.routes.sessions import Limit
-from laneway.gateway.views import Page, View, router_of, seq_of
+from laneway.gateway.views import Page, Reason, View, router_of, seq_of
 
 __all__ = ("router",)
 
@@ -48,14 +48,6 @@ class Mending(BaseModel):
         if self.text is None and self.args is None:
             raise ValueError("nothing is to be changed")
         return self
-
-
-class Order(BaseModel):
-    """Why something is done."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "the disk is back"}]})
-
-    reason: str = Field("", max_length=2_000)
 
 
 class SentAgain(View):
@@ -96,7 +88,7 @@ async def edit(letter_id: str, body: Mending, gateway: GatewayOf, caller: Operat
 
 
 @router.post("/dead-letters/{letter_id}/retry", status_code=202, summary="Send a dead letter again")
-async def retry(letter_id: str, gateway: GatewayOf, caller: OperatorOf, body: Order | None = None) -> SentAgain:
+async def retry(letter_id: str, gateway: GatewayOf, caller: OperatorOf, body: Reason | None = None) -> SentAgain:
     """Send it again, as a new message or a new job; it leaves the dead letters."""
     letter = await dead_mail.find(gateway, caller, letter_id)
     gateway.admission.check()

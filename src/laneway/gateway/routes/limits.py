@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from laneway.agent.host import MODEL_LANES
 from laneway.errors import NotFoundError
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.service import Gateway
-from laneway.gateway.views import LimitView, Page, page_of, router_of
+from laneway.gateway.views import LimitView, Page, Reason, page_of, router_of
 from laneway.kernel.explain import lane_stats
 from laneway.kernel.lanes import Lane
 from laneway.kernel.registry import lane_part
@@ -34,8 +34,10 @@ class Closing(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"for_ms": 60_000, "reason": "the quota is used up"}]}
     )
 
-    for_ms: int | None = Field(default=None, ge=1, le=DURATION_MAX_MS)
-    until_ms: int | None = Field(default=None, ge=YEAR_2001_MS, le=WALL_MAX, description="Wall clock, milliseconds.")
+    for_ms: StrictInt | None = Field(default=None, ge=1, le=DURATION_MAX_MS)
+    until_ms: StrictInt | None = Field(
+        default=None, ge=YEAR_2001_MS, le=WALL_MAX, description="Wall clock, milliseconds."
+    )
     reason: str = Field(default="", max_length=2_000)
 
     @model_validator(mode="after")
@@ -43,14 +45,6 @@ class Closing(BaseModel):
         if self.for_ms is not None and self.until_ms is not None:
             raise ValueError("say for_ms or until_ms, not both")
         return self
-
-
-class Opening(BaseModel):
-    """Why a limit is opened before its time."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "we have a new key"}]})
-
-    reason: str = Field(default="", max_length=2_000)
 
 
 @router.get("/limits", summary="Accounts of models, and what is closed")
@@ -82,7 +76,7 @@ async def close(key: str, gateway: GatewayOf, caller: OperatorOf, body: Closing 
 
 
 @router.post("/limits/{key:path}/open", summary="Open a limit before its time")
-async def open_again(key: str, gateway: GatewayOf, caller: OperatorOf, body: Opening | None = None) -> LimitView:
+async def open_again(key: str, gateway: GatewayOf, caller: OperatorOf, body: Reason | None = None) -> LimitView:
     """Open a limit; one that is open stays so."""
     caller.check_shared()
     lane = _find(gateway, key)

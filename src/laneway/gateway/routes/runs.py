@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from laneway.agent.session import RESUME, AsyncSession
 from laneway.agent.subagents import is_child_id
@@ -13,7 +13,7 @@ from laneway.errors import ConflictError, LanewayError
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.lookup import current_turn, find_session
 from laneway.gateway.routes.sessions import Limit
-from laneway.gateway.views import Page, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
+from laneway.gateway.views import Page, Reason, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import stories
 from laneway.kernel.rounds import RoundState
@@ -44,14 +44,6 @@ class RunStory(View):
     run: RunView
     steps: list[StepView]
     text: str = Field(description="The same for people.")
-
-
-class Order(BaseModel):
-    """Why something is done."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "it takes too long"}]})
-
-    reason: str = Field("", max_length=2_000)
 
 
 @router.get("/sessions/{key}/runs", summary="The runs of a session")
@@ -94,7 +86,7 @@ async def show(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunDetails:
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202, summary="End a run")
-async def cancel(run_id: str, gateway: GatewayOf, caller: CallerOf, body: Order | None = None) -> RunView:
+async def cancel(run_id: str, gateway: GatewayOf, caller: CallerOf, body: Reason | None = None) -> RunView:
     """End the run that goes on; what waits in its session stays. It has ended when its state says so."""
     workspace, row = await gateway.find_run(caller, run_id)
     _check_current(workspace, row)

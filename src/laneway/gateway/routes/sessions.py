@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from laneway.agent.subagents import is_child_id
 from laneway.gateway.deps import CallerOf, WorkspaceOf
@@ -15,6 +15,7 @@ from laneway.gateway.views import (
     HistoryView,
     Page,
     PendingView,
+    Reason,
     SettingView,
     View,
     page_of,
@@ -68,8 +69,8 @@ class QueueChange(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"mode": "steer"}, {"cap": None}]})
 
     mode: Mode | None = None
-    debounce_ms: int | None = Field(None, ge=0, le=DURATION_MAX_MS)
-    cap: int | None = Field(None, ge=1, le=CAP_MAX)
+    debounce_ms: StrictInt | None = Field(None, ge=0, le=DURATION_MAX_MS)
+    cap: StrictInt | None = Field(None, ge=1, le=CAP_MAX)
     drop: Drop | None = None
 
     @model_validator(mode="after")
@@ -77,14 +78,6 @@ class QueueChange(BaseModel):
         if not self.model_fields_set:
             raise ValueError("nothing is to be changed")
         return self
-
-
-class StopOrder(BaseModel):
-    """Why a session is stopped."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "wrong session"}]})
-
-    reason: str = Field("", max_length=2_000)
 
 
 class Halted(View):
@@ -186,7 +179,7 @@ async def transcript(key: str, caller: CallerOf, workspace: WorkspaceOf) -> Resp
 
 
 @router.post("/sessions/{key}/stop", summary="End everything in a session")
-async def stop(key: str, caller: CallerOf, workspace: WorkspaceOf, body: StopOrder | None = None) -> Halted:
+async def stop(key: str, caller: CallerOf, workspace: WorkspaceOf, body: Reason | None = None) -> Halted:
     """End what waits, the running turn and its sub-agents; says how many of each."""
     await find_session(workspace, caller, key)
     actor = f"{caller.name}: {body.reason}" if body is not None and body.reason else caller.name
