@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from laneway.errors import InvalidMessageError
 
@@ -34,7 +34,9 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    include_usage: bool | None = Field(None, description="Whether the last chunk of a chat completion says the usage.")
+    include_usage: StrictBool | None = Field(
+        None, description="Whether the last chunk of a chat completion says the usage."
+    )
 
 
 class ChatRequest(BaseModel):
@@ -47,14 +49,14 @@ class ChatRequest(BaseModel):
 
     model: str = Field(description="`laneway`, or `laneway/<workspace>`.")
     messages: list[ChatMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
-    stream: bool | None = None
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="The key of a session.")
-    n: int | None = None
+    n: StrictInt | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: StrictInt | None = None
     response_format: dict[str, Any] | None = None
     modalities: list[Any] | None = None
     audio: dict[str, Any] | None = None
@@ -71,17 +73,17 @@ class ResponseRequest(BaseModel):
     model: str | None = Field(None, description="`laneway`, or `laneway/<workspace>`.")
     input: str | list[dict[str, Any]] = Field(description="What is said: text, or a list of items.")
     instructions: str | None = None
-    stream: bool | None = None
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    background: bool | None = None
-    store: bool | None = Field(None, description="Taken, and without effect: what is said is always kept.")
+    background: StrictBool | None = None
+    store: StrictBool | None = Field(None, description="Taken, and without effect: what is said is always kept.")
     previous_response_id: str | None = Field(None, description="Goes on in the session of that response.")
     conversation: str | dict[str, Any] | None = Field(None, description="The key of a session.")
     user: str | None = Field(None, description="The key of a session.")
     tools: list[Any] | None = None
     text: dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: StrictInt | None = None
 
 
 USED: Final = {

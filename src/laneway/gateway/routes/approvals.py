@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from laneway.errors import ConflictError, PermissionDeniedError
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf, WorkspaceOf
@@ -26,7 +26,7 @@ class Verdict(BaseModel):
         json_schema_extra={"examples": [{"approve": True}, {"approve": False, "reason": "not on a Friday"}]},
     )
 
-    approve: bool
+    approve: StrictBool
     reason: str = Field("", max_length=2_000, description="Told to the model when the answer is no.")
     args: dict[str, Any] | None = Field(None, description="What the caller has seen and answers for.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from laneway.agent.session import AsyncSession
 from laneway.errors import ConflictError, UnknownLaneError
@@ -31,10 +31,12 @@ class LaneOrder(BaseModel):
         json_schema_extra={"examples": [{"concurrency": 4}, {"paused": True, "reason": "maintenance"}]},
     )
 
-    concurrency: int | None = Field(None, ge=1, le=1_000_000)
-    paused: bool | None = None
+    concurrency: StrictInt | None = Field(None, ge=1, le=1_000_000)
+    paused: StrictBool | None = None
     mode: Literal["internal", "external", "hybrid"] | None = None
-    timeout_ms: int | None = Field(None, ge=1, le=DURATION_MAX_MS, description="For whoever makes the calls elsewhere.")
+    timeout_ms: StrictInt | None = Field(
+        None, ge=1, le=DURATION_MAX_MS, description="For whoever makes the calls elsewhere."
+    )
     reason: str = Field("", max_length=2_000)
 
     @model_validator(mode="after")

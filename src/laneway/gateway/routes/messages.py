@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from laneway.errors import ConflictError, MailboxFullError
 from laneway.gateway.access import Caller, Scope
@@ -54,7 +54,7 @@ class NewMessage(BaseModel):
     channel: str = Field("", max_length=100)
     thread: str = Field("", max_length=200)
     attachments: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
-    expires_ms: int | None = Field(None, ge=1, le=31_536_000_000)
+    expires_ms: StrictInt | None = Field(None, ge=1, le=31_536_000_000)
 
 
 class Edit(BaseModel):
@@ -70,7 +70,7 @@ class Move(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"position": 1}]})
 
-    position: int = Field(ge=1, le=1_000_000_000, description="Its place among those that wait, from 1.")
+    position: StrictInt = Field(ge=1, le=1_000_000_000, description="Its place among those that wait, from 1.")
 
 
 class MessageStory(View):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from laneway.agent.subagents import is_child_id
 from laneway.errors import InvalidMessageError, NotFoundError
@@ -32,8 +32,8 @@ class NewSchedule(BaseModel):
     session_key: str = Field(min_length=1, max_length=400)
     text: str = Field(min_length=1)
     cron: str | None = Field(None, max_length=200)
-    at_ms: int | None = Field(None, ge=0, le=1 << 53, description="One moment: wall clock, milliseconds.")
-    every_ms: int | None = Field(None, ge=1, le=DURATION_MAX_MS)
+    at_ms: StrictInt | None = Field(None, ge=0, le=1 << 53, description="One moment: wall clock, milliseconds.")
+    every_ms: StrictInt | None = Field(None, ge=1, le=DURATION_MAX_MS)
     missed: Literal["skip", "run"] = "skip"
     kind: Literal["system", "heartbeat"] = "system"
     timezone: str = Field("UTC", max_length=100)

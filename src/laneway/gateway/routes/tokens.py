@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from laneway.errors import NotFoundError, PermissionDeniedError
 from laneway.gateway.access import Caller, Scope
@@ -47,7 +47,7 @@ class NewToken(BaseModel):
     tenant: str | None = Field(
         None, max_length=512, description="Whose things it sees; `*`: those of all. Else that of the caller."
     )
-    expires_in_ms: int | None = Field(None, ge=1, le=SPAN_MAX_MS, description="Else it does not expire.")
+    expires_in_ms: StrictInt | None = Field(None, ge=1, le=SPAN_MAX_MS, description="Else it does not expire.")
     reason: str = Field("", max_length=2_000)
 
 
