@@ -206,7 +206,7 @@ class Host:
 
     def close_model(self, account: str, until_ms: int, reason: str) -> None:
         """A provider takes no calls of an account until then: nobody in this process tries before."""
-        for host in _neighbours():
+        for host in dict.fromkeys([self, *_neighbours()]):  # a gateway keeps its hosts by itself
             if host.is_open:
                 host.inbox.lanes.close_until(host.model_lane(account), until_ms, reason)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from laneway.errors import ModelLimitedError
 from laneway.kernel.ledger import LedgerState
-from laneway.models import call, say
+from laneway.models import call, fail, say
 from laneway.rows import Owner
 from laneway.stores.memory import MemoryStore
 from tests.agent_stage import Held
@@ -192,6 +193,24 @@ async def test_an_account_of_a_model_is_closed_and_opened(tmp_path: Path) -> Non
         assert stage.gateway.default.host.closed_model("scripted") is None
         actions = [each.action for each in await stage.gateway.audit.entries("default")]
         assert actions == ["limit.close", "limit.open"]
+
+
+async def test_a_provider_that_says_to_wait_is_asked_by_no_other_session(tmp_path: Path) -> None:
+    script = [[fail(ModelLimitedError("too many requests", retry_after_ms=60_000))], [say("later")], [say("later")]]
+    async with gateway_stage(tmp_path, script=script, store=MemoryStore(), text=LANED, drain_ms=1) as stage:
+        await post(stage, "s1", "hello")
+        host = stage.gateway.default.host
+        await until(lambda: host.closed_model("scripted") is not None)
+        (limit,) = (await body_of(await stage.client.get("/v1/limits")))["items"]
+        assert (limit["account"], limit["closed"]) == ("scripted", True)
+        assert "too many requests" in limit["reason"]
+        other = await post(stage, "s2", "hello")
+        model = host.lanes.engine.kernel.registry.lanes["model:scripted"]
+        await until(lambda: model.waiting == 1)
+        found = await body_of(await stage.client.get(f"/v1/messages/{other['message_id']}"))
+        assert found["outcome"] is None
+        await body_of(await stage.client.post("/v1/limits/scripted/open", headers=stage.operator()))
+        assert (await stage.gateway.default.inbox.wait(other["message_id"])).outcome == "succeeded"
 
 
 async def test_a_lane_that_is_closed_is_among_the_limits(tmp_path: Path) -> None:
