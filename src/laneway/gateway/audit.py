@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from laneway.errors import LanewayError, StoreUnavailableError, text_of
+from laneway.errors import text_of
 from laneway.gateway.access import Caller
 from laneway.gateway.tokens import GATEWAY
+from laneway.gateway.writing import write_row
 from laneway.ports import Clock, Store
-from laneway.rows import Batch, EventRow, Owner
+from laneway.rows import EventRow, Owner
 from laneway.telemetry.redaction import redact, redact_tree
 
 __all__ = ("Audit", "AuditEntry")
@@ -48,11 +49,7 @@ class Audit:
             body["token"] = caller.token_id
         at = self._clock.wall_ms()
         row = EventRow(*owner, self._store.next_seq(), at, f"operator.{action}", "", "", json.dumps(body, default=str))
-        result = (await self._store.commit([Batch(owner, self._store.epoch, (row,))]))[0]
-        if result.error is not None:
-            if isinstance(result.error, LanewayError):
-                raise result.error
-            raise StoreUnavailableError(f"the action could not be logged: {result.error}") from result.error
+        await write_row(self._store, row, what="an action of an operator")
 
     async def entries(self, tenant: str, *, after_seq: int = 0, limit: int = 200) -> list[AuditEntry]:
         """The actions that concern a tenant, oldest first."""

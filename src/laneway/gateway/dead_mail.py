@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from laneway.errors import ConflictError, NotFoundError
 from laneway.gateway.lookup import sees_shared
+from laneway.gateway.writing import write_row
 from laneway.kernel.messages import decode_message
 from laneway.mail import MessageState
 from laneway.options import SESSION_LANES
-from laneway.rows import Batch, MessageRow, Owner, StateRow
+from laneway.rows import MessageRow, Owner, StateRow
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
@@ -219,6 +220,4 @@ async def _mark(letter: DeadMessage, state: str, facts: Mapping[str, Any]) -> No
     row = letter.row
     owner = Owner(row.tenant, row.workspace, row.session)
     mark = StateRow(KIND, row.id, *owner, store.next_seq(), 0, state, json.dumps(facts))
-    result = (await store.commit([Batch(owner, store.epoch, (mark,))]))[0]
-    if result.error is not None:
-        raise result.error
+    await write_row(store, mark, what="what became of the dead letter")

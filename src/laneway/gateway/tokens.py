@@ -26,11 +26,11 @@ from laneway.errors import (
     LanewayError,
     NotAuthenticatedError,
     NotFoundError,
-    StoreUnavailableError,
 )
 from laneway.gateway.access import ALL_TENANTS, Caller, Scope
+from laneway.gateway.writing import write_row
 from laneway.ports import Clock, Store
-from laneway.rows import Batch, Owner, StateKey, StateRow
+from laneway.rows import Owner, StateKey, StateRow
 from laneway.runtime.envelope import check_key
 
 __all__ = ("GATEWAY", "TOKENS_MAX", "Token", "TokenBook")
@@ -224,12 +224,7 @@ class TokenBook:
     async def _keep(self, token: Token, forgotten: Iterable[Token] = ()) -> None:
         owner = Owner("default", GATEWAY)
         forget = tuple(StateKey(KIND, each.id) for each in forgotten)
-        batch = Batch(owner, self._store.epoch, (_encoded(token, owner),), forget)
-        result = (await self._store.commit([batch]))[0]
-        if result.error is not None:
-            if isinstance(result.error, LanewayError):
-                raise result.error
-            raise StoreUnavailableError(f"the token could not be stored: {result.error}") from result.error
+        await write_row(self._store, _encoded(token, owner), what="the token", forget=forget)
         self._tokens[token.id] = token
 
     # ---- what goes on while a token counts ----

@@ -22,15 +22,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from laneway.errors import FencedError, GiveUp, LanewayError, RetryLater, StoreUnavailableError, describe
+from laneway.errors import FencedError, GiveUp, LanewayError, RetryLater, describe
 from laneway.events import Event, SessionEvent
 from laneway.gateway.channels.letters import SPOKEN, Letters
 from laneway.gateway.channels.port import ChannelRefusedError, Outgoing, Place, Speaker
 from laneway.gateway.feeds import Past
 from laneway.gateway.tokens import GATEWAY
+from laneway.gateway.writing import write_row
 from laneway.kernel.jobs import backoff_ms
 from laneway.records import RetryPolicy
-from laneway.rows import Batch, Owner, StateRow
+from laneway.rows import Owner, StateRow
 
 if TYPE_CHECKING:
     from laneway.gateway.service import Gateway
@@ -372,8 +373,4 @@ class Outbox:
             _log.warning("channel %r cannot note what it said: %s", self._place.name, error)
 
     async def _commit(self, row: StateRow) -> None:
-        result = (await self._store.commit([Batch(self._owner, self._store.epoch, (row,))]))[0]
-        if result.error is not None:
-            if isinstance(result.error, LanewayError):
-                raise result.error
-            raise StoreUnavailableError(f"the cursor of a channel was not stored: {result.error}") from result.error
+        await write_row(self._store, row, what="the cursor of a channel")
