@@ -27,7 +27,7 @@ from laneway.gateway.observed import Observer
 from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
-from laneway.gateway.workspaces import Workspace
+from laneway.gateway.workspaces import Workspace, fair
 from laneway.kernel import directives
 from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Receipt
@@ -60,7 +60,7 @@ class Gateway:
         self.env = env or HostEnv()
         self.store = store or open_store(settings.store)
         first = lanes_options(workspaces[0].agent.settings)
-        lanes = {**TOOL_LANES, **first["lanes"]}
+        lanes = {**TOOL_LANES, **fair(first["lanes"])}
         self.lanes = Lanes(
             lanes,
             max_concurrent=first["max_concurrent"],

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 from collections import Counter, OrderedDict
 from contextvars import copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.agent import AsyncAgent
@@ -19,6 +21,7 @@ from laneway.agent.files import arguments_of
 from laneway.agent.host import Host
 from laneway.agent.subagents import is_child_id
 from laneway.config import inbox_options, lane_configs
+from laneway.config.files import WORKSPACE_FILES
 from laneway.errors import LanewayError, NotFoundError, UnavailableError, describe
 from laneway.gateway.hub import Hub
 from laneway.gateway.tool_lanes import ToolLanes
@@ -33,9 +36,10 @@ if TYPE_CHECKING:
     from laneway.inbox import Inbox
     from laneway.lanes import Lanes
     from laneway.ports import Store
+    from laneway.records import LaneConfig
     from laneway.system import HostEnv
 
-__all__ = ("Workspace",)
+__all__ = ("Workspace", "fair")
 
 _log = logging.getLogger("laneway.gateway")
 
@@ -64,6 +68,8 @@ class Workspace:
         del options["on_crash"]  # runs go on: that is what checkpoints are for
         options.update(workspace=spec.name, commands=True, close_timeout_ms=close_timeout_ms)
         self.host = Host(store, env, key=self, lanes=lanes, **options)
+        own = [spec.folder / name for name in WORKSPACE_FILES]
+        self.host.fixed = frozenset(os.path.realpath(each).casefold() for each in (*spec.files, *own))
         self.hub = Hub(spec.name)
         self.tool_lanes = ToolLanes()
         self.retrying: set[str] = set()  # dead letters that somebody sends again at this moment
@@ -104,6 +110,7 @@ class Workspace:
         self.opened_at, self.opened_ms = self._now(), self._wall()
         engine.listen(self.hub.on_mail_event)
         engine.on_unattended = self._wake
+        engine.compact = self._compact
         self.host.guests.add(self)
         try:
             await self.host.open()
@@ -116,7 +123,7 @@ class Workspace:
         if self.name == "default":
             return
         registry = self.host.lanes.engine.kernel.registry
-        for name, config in lane_configs(self.spec.agent.settings).items():
+        for name, config in fair(lane_configs(self.spec.agent.settings)).items():
             lane = f"{self.name}/{name}"
             if lane not in registry.lanes:
                 registry.configure(lane, config, now=self.inbox.engine.now())
@@ -138,6 +145,11 @@ class Workspace:
     def _check_open(self) -> None:
         if self._is_closed:
             raise UnavailableError("the gateway is being stopped", hint="try again in a moment")
+
+    async def _compact(self, owner: Owner) -> bool:
+        async with self.using(owner.tenant, owner.session) as session:
+            await session.submit_compaction()
+        return True
 
     def owner(self, tenant: str, key: str) -> Owner:
         """Whose rows those of a session are."""
@@ -281,6 +293,11 @@ class Workspace:
             del self._closing[key]
         if not task.cancelled():
             task.exception()
+
+
+def fair(lanes: Mapping[str, LaneConfig]) -> dict[str, LaneConfig]:
+    """Lanes that tenants share fairly: one that sends much does not hold up the others."""
+    return {name: replace(config, fair_by=config.fair_by or "tenant") for name, config in lanes.items()}
 
 
 def _root_of(key: str) -> str:

@@ -84,6 +84,8 @@ class Delivery:
     """The mailboxes of one workspace, and the turns that empty them."""
 
     on_crash = OnCrash.REPORT
+    slot_reason: Callable[[Owner], str] = staticmethod(lambda owner: "")
+    """Why a turn that asked for a slot has none yet: the lanes know."""
 
     def __init__(self, *, next_seq: Callable[[], int], grace_ms: int) -> None:
         self.boxes: dict[Owner, Mailbox] = {}
@@ -635,7 +637,8 @@ class Delivery:
         if head is not None and head is not item and item not in box.batch_from(head):
             return "others are before it"
         if box.requested is not None:
-            return f"its turn waits for a slot in lane {head.lane if head else item.lane!r}"
+            lane = head.lane if head else item.lane
+            return self.slot_reason(box.owner) or f"its turn waits for a slot in lane {lane!r}"
         ready = box.ready_at()
         if ready is not None and ready > now:
             return f"it waits for a quiet moment: {ready - now} ms more"

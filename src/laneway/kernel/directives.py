@@ -12,6 +12,7 @@ wrong with a command is said once, each wrong part with what is allowed, and the
 /stop             stop                            the bare word too, with any punctuation after it
 /new [<prompt>]   /compact [<what to keep>]   /status
 /approve <id>     /deny <id> [<reason>]
+/help             these commands
 ```
 
 Names of commands, modes and options are taken in any case, and `/queue@name` as `/queue` (some platforms add the name
@@ -37,6 +38,7 @@ __all__ = (
     "Compact",
     "Deny",
     "Directive",
+    "Help",
     "Inline",
     "Invalid",
     "New",
@@ -144,6 +146,11 @@ class Deny:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Help:
+    """`/help`: tell which commands there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Invalid:
     """A command that cannot be followed; the reply says why, and nothing else happens."""
 
@@ -165,6 +172,7 @@ Directive: TypeAlias = (
     | Status
     | Approve
     | Deny
+    | Help
     | Invalid
 )
 
@@ -220,7 +228,7 @@ def required_right(directive: Directive) -> str | None:
     for a single message: an interrupt ends somebody's turn. What ends or rewrites a conversation is `stop`.
     """
     match directive:
-        case QueueShow() | Status() | Invalid():
+        case QueueShow() | Status() | Help() | Invalid():
             return None
         case QueueSet() | QueueReset() | QueueClear() | QueueList() | QueueCancel() | Inline() | SendAs():
             return "queue"
@@ -440,7 +448,11 @@ _VALUES: Final[dict[str, Callable[[str], object]]] = {
     "drop": _read_drop,
 }
 
-_READERS: Final[dict[str, Callable[[str], Directive]]] = {
+def _help(rest: str) -> Directive | None:
+    return None if rest.strip() else Help()
+
+
+_READERS: Final[dict[str, Callable[[str], Directive | None]]] = {
     "queue": _queue,
     "steer": _steer,
     "followup": _followup,
@@ -450,4 +462,5 @@ _READERS: Final[dict[str, Callable[[str], Directive]]] = {
     "status": _status,
     "approve": _approve,
     "deny": _deny,
+    "help": _help,
 }

@@ -21,7 +21,9 @@ from laneway.mail import (
     TurnState,
 )
 
-__all__ = ("Reception",)
+__all__ = ("AT_ONCE", "Reception")
+
+AT_ONCE = "it runs at once"
 
 _UNSTEERABLE = {
     TurnState.STARTING: "the running turn is only starting",
@@ -56,7 +58,7 @@ class Reception(Delivery):
         position = box.waiting
         if item.state is MessageState.QUEUED and not item.reason:
             item.reason = (
-                "it runs at once"
+                AT_ONCE
                 if was_idle and item.eager and not box.setup_error
                 else self._waits_for(box, item, now)
             )

@@ -490,6 +490,20 @@ def compact_reply(started: bool) -> str:  # noqa: FBT001 - yes or no
     return "The conversation is being compacted." if started else "There is nothing to compact."
 
 
+def help_reply() -> str:
+    """The answer to `/help`."""
+    return (
+        "/status: how the session is\n"
+        "/stop: end what runs and what waits\n"
+        "/new [text]: begin a new conversation\n"
+        "/compact: shorten the conversation\n"
+        "/steer text, /followup text: say it now, or afterwards\n"
+        "/queue [mode] [options], /queue list, clear, reset, cancel id: what waits, and how\n"
+        "/approve id, /deny id [reason]: answer a request\n"
+        "Everything else goes to the agent."
+    )
+
+
 def approval_reply(approval_id: str, state: str) -> str:
     """The answer to `/approve` and `/deny`: what the request is now, or that there is none with that id."""
     name = _excerpt(approval_id)

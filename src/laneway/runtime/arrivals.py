@@ -27,6 +27,7 @@ from laneway.errors import (
 from laneway.events import Event
 from laneway.kernel.mailroom import Mailroom
 from laneway.kernel.messages import Item, route_key
+from laneway.kernel.reception import AT_ONCE
 from laneway.mail import Final, Message, MessageState, Outcome, QueueOptions, QueueSettings, Receipt
 from laneway.ports import Clock, Ids, Store
 from laneway.rows import Lookup, MessageRow, Owner
@@ -159,7 +160,13 @@ class Arrivals(ABC):
             if found is None:
                 raise
             return found
-        return receipt
+        return self._as_it_is(receipt)
+
+    def _as_it_is(self, receipt: Receipt) -> Receipt:
+        """What was to run at once may wait all the same: the lane is paused, or full."""
+        item = self.kernel.items.get(receipt.message_id) if receipt.reason == AT_ONCE else None
+        reason = self.kernel.slot_reason(item.owner) if item is not None else ""
+        return replace(receipt, reason=reason) if reason else receipt
 
     def arrival(
         self,

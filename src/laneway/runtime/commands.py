@@ -54,7 +54,10 @@ class Commands:
                 stopped = await self._engine.change(owner, self._engine.kernel.new_conversation, owner, actor=actor)
                 return texts.new_reply(stopped.waiting + stopped.debounced, bool(stopped.turns))
             case directives.Compact():
-                return texts.compact_reply(started=False)
+                started = await self._engine.compact(owner)
+                return texts.compact_reply(started=started)
+            case directives.Help():
+                return texts.help_reply()
             case directives.Status():
                 return self._status(owner)
             case directives.Approve(approval_id=approval_id):

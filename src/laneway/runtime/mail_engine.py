@@ -96,6 +96,7 @@ class MailEngine(Errands):
     def __init__(self, *args: Any, handler: Handler, **more: Any) -> None:
         super().__init__(*args, **more)
         self._handler = handler
+        self.kernel.slot_reason = self.slot_reason
         self._context = copy_context()
         self._jobs: dict[Owner, Job[Any]] = {}  # the slot that was asked for
         self._turns: dict[str, Turn] = {}
@@ -116,6 +117,8 @@ class MailEngine(Errands):
         """The lane that the turns of a session run in, whatever their messages say; empty: what they say."""
         self.asked_in: Callable[[Owner, str], Owner] = lambda owner, approval_id: owner
         """The session that a request belongs to which somebody answers in a session: sub-agents ask in their own."""
+        self.compact: Callable[[Owner], Awaitable[bool]] = _nothing_to_compact
+        """Has the conversation of a session shortened, when it is its turn; whether there is anybody who can."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
 
     # ---- opening and closing ----
@@ -357,6 +360,15 @@ class MailEngine(Errands):
         request = self._unattended.pop(owner, None)
         if request is not None and self.is_open and not self.kernel.closing:
             self._request(request)
+
+    def slot_reason(self, owner: Owner) -> str:
+        """Why the turn of a session has no slot yet, as its lanes see it; empty if it waits for none."""
+        if owner in self._unattended:
+            return "its session is being opened"
+        job = self._jobs.get(owner)
+        if job is None or job.state is not JobState.QUEUED:
+            return ""
+        return f"its turn {job.explain()}"
 
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
@@ -737,6 +749,10 @@ def _cancelled_by(turn: Turn) -> _End:
     if job is not None and job.stop is Stop.TIMEOUT:
         return _End(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
     return _End(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
+
+
+async def _nothing_to_compact(_: Owner) -> bool:
+    return False
 
 
 def _succeed(waiter: asyncio.Future[None]) -> None:

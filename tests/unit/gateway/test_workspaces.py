@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from laneway.agent.session import AsyncSession
 from laneway.errors import ConfigError, InvalidMessageError, NotFoundError, UnavailableError
-from laneway.gateway.access import LOCAL
+from laneway.gateway.access import LOCAL, Caller
 from laneway.gateway.service import Gateway
 from laneway.mail import MessageState, Outcome
 from tests.gateway_stage import gateway_in, gateway_stage, spec_of
@@ -163,6 +164,25 @@ async def test_the_tools_of_an_agent_do_not_reach_the_store_it_lives_in(tmp_path
         assert "laneway.db" not in str(await session.tool("grep", {"pattern": "SQLite", "path": "."}))
 
 
+@pytest.mark.parametrize("name", ["agent.yaml", "agent.toml", "Agent.YAML", "x/../agent.yaml", "link", "laneway.hcl"])
+async def test_the_tools_of_an_agent_do_not_change_what_it_was_made_from(tmp_path: Path, name: str) -> None:
+    text = "default_model: scripted\npermissions:\n  allow: ['*']\n"
+    (tmp_path / "agent.yaml").write_text(text)
+    (tmp_path / "x").mkdir()
+    os.symlink("agent.yaml", tmp_path / "link")
+    spec = replace(spec_of(tmp_path, text=text), files=(str(tmp_path / "x" / ".." / "laneway.hcl"),))
+    async with gateway_in(tmp_path, specs=[spec]) as gateway:
+        session = await gateway.default.session("default", "s")
+        change = {"old": "'*'", "new": "bash"}
+        diff = {"diff": "@@ -0,0 +1 @@\n+permissions: {allow: [bash]}\n"}
+        for tool, more in (("write", {"content": "x"}), ("edit", change), ("patch", diff)):
+            assert "no tool changes it" in str(await session.tool(tool, {"path": name, **more}))
+        assert "scripted" in str(await session.tool("read", {"path": "agent.yaml"}))
+        assert "made" in str(await session.tool("write", {"path": "x/agent.yaml", "content": "x"}))
+    assert (tmp_path / "agent.yaml").read_text() == text
+    assert sorted(each.name for each in tmp_path.glob("*.[hty]*")) == ["agent.yaml"]
+
+
 async def test_each_workspace_is_as_wide_as_its_own_file_says(tmp_path: Path) -> None:
     widths = {"one": 1, "two": 3}
     text = "default_model: scripted\nlanes:\n  main: {}\n"
@@ -204,3 +224,36 @@ async def test_who_leaves_while_a_session_is_being_opened_is_cancelled_and_the_s
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert (await gateway.default.session("default", "a")).session_id == "a"
+
+
+async def test_a_tenant_that_sends_much_does_not_hold_up_another(tmp_path: Path) -> None:
+    text = "default_model: scripted\nlanes:\n  main: 1\n"
+    many, few = Caller(name="many", tenant="many"), Caller(name="few", tenant="few")
+    async with gateway_in(tmp_path, text=text) as gateway:
+        for number in range(20):
+            await gateway.submit(gateway.default, many, f"s{number}", "hello")
+        receipt = await gateway.submit(gateway.default, few, "s", "hello")
+        final = await gateway.default.inbox.wait(receipt.message_id)
+        assert final.outcome is Outcome.SUCCEEDED
+        assert len(gateway.default.inbox.engine.kernel.items) >= 10
+
+
+async def test_what_waits_for_a_paused_lane_says_so_from_its_receipt_on(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path, specs=[spec_of(tmp_path, name="shop")]) as gateway:
+        await gateway.default.session("default", "s")
+        gateway.lanes.pause("shop/main")
+        receipt = await gateway.submit(gateway.default, LOCAL, "s", "hello")
+        [waiting] = gateway.default.inbox.pending("s")
+        assert "paused" in receipt.reason
+        assert "lane 'shop/main' is paused" in waiting.reason
+
+
+async def test_a_conversation_is_compacted_by_a_command(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        await ask(gateway, "s", "hello")
+        command = await gateway.submit(gateway.default, LOCAL, "s", "/compact")
+        assert command.reply == "The conversation is being compacted."
+        session = await gateway.default.session("default", "s")
+        await session.wait_idle()
+        helped = await gateway.submit(gateway.default, LOCAL, "s", "/help")
+        assert "/stop" in (helped.reply or "")
