@@ -15,6 +15,7 @@ from laneway import (
     QueueOptions,
     Turn,
 )
+from laneway.rows import Owner
 from laneway.stores.memory import MemoryStore
 from tests.inbox_stage import (
     GUEST,
@@ -585,7 +586,7 @@ async def test_an_expiry_that_is_none_is_refused(expires: Any) -> None:
 def test_the_defaults_are_those_of_the_behaviour_page() -> None:
     assert QueueOptions().is_empty
     inbox = new_inbox()
-    settings = inbox._settings_of(inbox._owner(S, "default"))  # noqa: SLF001 - what is in force without any setting
+    settings = inbox.settings_of(Owner("default", "default", S))  # what is in force without any setting
     assert (settings.mode, settings.debounce_ms, settings.max_wait_ms) == ("collect", 1000, 10_000)
     assert (settings.cap, settings.drop) == (20, "summarize")
 
