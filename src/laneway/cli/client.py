@@ -6,7 +6,6 @@ whether the server refuses something or the command itself does.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -28,8 +27,9 @@ from laneway.errors import (
     UnavailableError,
     UsageError,
 )
+from laneway.gateway.settings import is_loopback
 
-__all__ = ("URL", "Server", "Target", "error_of", "is_loopback", "path_of", "translated")
+__all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated")
 
 URL: Final = "http://127.0.0.1:8420"
 TIMEOUT: Final = httpx2.Timeout(30, connect=5)
@@ -72,14 +72,6 @@ class Target:
             if value:
                 headers[name] = value
         return headers
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def path_of(*parts: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from laneway.config import AgentSettings, Effective
 
-__all__ = ("GatewaySettings", "WorkspaceSpec")
+__all__ = ("GatewaySettings", "WorkspaceSpec", "is_loopback")
+
+
+@functools.cache
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone. A name may lead anywhere, whatever it begins with."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +55,7 @@ class GatewaySettings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +67,4 @@ class WorkspaceSpec:
     agent: AgentSettings
     model: Any = None  # instead of what the settings say
     effective: Effective | None = None  # where its settings came from, to be shown
+    files: tuple[str, ...] = ()  # what the server was started from; its agents do not change it

@@ -8,6 +8,7 @@ import pytest
 
 from laneway.errors import PermissionDeniedError
 from laneway.gateway.access import LOCAL, Caller, Scope
+from laneway.gateway.settings import GatewaySettings
 from laneway.kernel import texts
 from laneway.mail import Sender
 from tests.gateway_stage import GatewayStage, gateway_stage
@@ -171,3 +172,22 @@ async def test_a_channel_that_vouches_for_its_senders_hands_their_answers_on(tmp
         owner = Sender(id="x:7", rights=("approve",))
         receipt = await stage.gateway.submit(stage.gateway.default, channel, "s", "/approve a1", sender=owner)
         assert receipt.reply == texts.approval_reply("a1", "")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("127.example.org", False),
+        ("127.0.0.1.example.org", False),
+        ("192.168.1.7", False),
+        ("0.0.0.0", False),  # noqa: S104 - the subject
+        ("::", False),
+        ("", False),
+    ],
+)
+def test_only_addresses_of_this_machine_need_no_tokens(host: str, is_here: bool) -> None:
+    assert GatewaySettings(host=host).is_loopback is is_here
