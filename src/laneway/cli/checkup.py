@@ -28,7 +28,7 @@ __all__ = ("CHECKS", "EXTRAS", "Check", "Finding", "Patient", "State", "examine"
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "agent": ("anyio", "httpcore2", "jsonschema", "pydantic", "yaml"),
-    "cli": ("httpx2", "rich", "typer"),
+    "cli": ("httpx2", "prompt_toolkit", "rich", "typer"),
     "config": ("hcl2", "yaml"),
     "gateway": ("fastapi", "httptools", "prometheus_client", "uvicorn", "websockets"),
     "mcp": ("mcp",),
@@ -70,11 +70,13 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class Patient:
-    """What is looked at. `launch` and `problem` are filled in by the check of the configuration."""
+    """What is looked at. `launch` is filled in by the check of the configuration. `must_answer`: the server at `url`
+    was asked about, and not only named by the environment."""
 
     options: ServeOptions
     environ: Mapping[str, str]
     url: str = ""
+    must_answer: bool = True
     is_online: bool = False
     launch: Launch | None = None
 
@@ -123,15 +125,16 @@ def _python(_: Patient) -> Found:
 
 
 def _extras(_: Patient) -> Found:
-    there: list[str] = []
-    missing: list[str] = []
-    for extra, modules in EXTRAS.items():
-        (there if all(map(_is_installed, modules)) else missing).append(extra)
-    yield State.OK, f"installed: {', '.join(there) or 'none'}", ""
-    for extra in missing:
-        state = State.FAIL if extra in NEEDED else State.WARN
-        lacking = ", ".join(name for name in EXTRAS[extra] if not _is_installed(name))
-        yield state, f"the extra `{extra}` is not whole: {lacking}", f'pip install "laneway[{extra}]"'
+    lacking = {extra: [name for name in modules if not _is_installed(name)] for extra, modules in EXTRAS.items()}
+    there = [extra for extra, names in lacking.items() if not names]
+    absent = [extra for extra, names in lacking.items() if names == list(EXTRAS[extra]) and extra not in NEEDED]
+    more = f"; not installed, and not needed here: {', '.join(absent)}" if absent else ""
+    yield State.OK, f"installed: {', '.join(there) or 'none'}{more}", ""
+    for extra, names in lacking.items():
+        if names and extra not in absent:  # what the configuration needs of those is told by its own checks
+            hint = f"install laneway again with the extra `{extra}`"
+            state = State.FAIL if extra in NEEDED else State.WARN
+            yield state, f"the extra `{extra}` lacks {', '.join(names)}", hint
 
 
 def _is_installed(name: str) -> bool:
@@ -397,7 +400,7 @@ def _server(patient: Patient) -> Found:
     status, says, skew_s = _ready(patient)
     url = _url(patient)
     if status is None:
-        state = State.FAIL if patient.url else State.OK
+        state = State.OK if not patient.url else State.FAIL if patient.must_answer else State.WARN
         yield state, f"no server answers at {url}: {says}", "laneway serve starts one"
         return
     if status == 200:
@@ -420,7 +423,7 @@ def _ready(patient: Patient) -> tuple[int | None, str, float | None]:
     """The status of /readyz, or None and why there is none; and how far the clocks are apart."""
     import httpx2
 
-    from laneway.cli.client import is_loopback
+    from laneway.gateway.settings import is_loopback
 
     url = _url(patient)
     try:

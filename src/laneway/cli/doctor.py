@@ -45,6 +45,7 @@ def doctor(
         options=ServeOptions(config=config, workspaces=workspaces or (), overrides=overrides),
         environ=os.environ,
         url=url,
+        must_answer=url != os.environ.get("LANEWAY_URL"),  # which is set for good, before the first start, too
         is_online=online,
     )
     console = Console(soft_wrap=True, highlight=False)

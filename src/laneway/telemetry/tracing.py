@@ -100,7 +100,7 @@ def open_tracing(endpoint: str, environ: Mapping[str, str], *, version: str = ""
             f"spans are wanted, and OpenTelemetry is not installed: {error}",
             setting="otel_endpoint",
             value=endpoint,
-            hint="pip install 'laneway[otel]'",
+            hint="install laneway with the extra `otel`",
         ) from None
     facts = {"service.name": environ.get("OTEL_SERVICE_NAME") or "laneway", "service.version": version}
     provider = TracerProvider(resource=Resource.create(facts), shutdown_on_exit=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -58,12 +60,42 @@ def test_all_problems_of_the_configuration_are_listed(tmp_path: Path) -> None:
 
 
 def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "EXTRAS", {"gateway": ("no_such_module",), "otel": ("nor_this.one",)})
+    extras = {"gateway": ("no_such_module",), "otel": ("json", "nor_this.one"), "mcp": ("nor_this",), "cli": ("json",)}
+    monkeypatch.setattr(checkup, "EXTRAS", extras)
     found = look(tmp_path, FREE)["extras"]
-    assert [(each.state, "gateway" in each.says, "otel" in each.says) for each in found[1:]] == [
-        (State.FAIL, True, False),
-        (State.WARN, False, True),
+    assert [(each.state, each.says) for each in found] == [
+        (State.OK, "installed: cli; not installed, and not needed here: mcp"),
+        (State.FAIL, "the extra `gateway` lacks no_such_module"),
+        (State.WARN, "the extra `otel` lacks nor_this.one"),
     ]
+
+
+def test_every_package_of_an_extra_is_looked_for() -> None:
+    known = {module for modules in checkup.EXTRAS.values() for module in modules}  # an extra may include another
+    made_by: dict[str, set[str]] = {}
+    for module, packages in packages_distributions().items():
+        for package in packages:
+            made_by.setdefault(_plain(package), set()).add(module)
+    for line in requires("laneway") or []:
+        package, _, marker = line.partition(";")
+        name, extra = re.split(r"[\s<>=!~\[]", package, maxsplit=1)[0], marker.partition("extra ==")[2].strip(" \"'")
+        if extra in checkup.EXTRAS and name != "laneway" and "platform" not in marker:  # uvloop is only faster
+            assert made_by[_plain(name)] & known, (extra, name)
+
+
+def _plain(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+@pytest.mark.parametrize(
+    ("url", "must_answer", "state"),
+    [("", True, State.OK), ("http://127.0.0.1:1", True, State.FAIL), ("http://127.0.0.1:1", False, State.WARN)],
+)
+def test_a_server_that_does_not_answer_is_to_be_fixed_only_if_it_was_asked_about(
+    tmp_path: Path, url: str, must_answer: bool, state: State
+) -> None:
+    found = look(tmp_path, "gateway.port=1", url=url, must_answer=must_answer)["server"]
+    assert [each.state for each in found] == [state]
 
 
 def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:

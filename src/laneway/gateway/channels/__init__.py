@@ -42,7 +42,7 @@ def _webhook(fields: Fields) -> tuple[Place, Channel]:
 def _telegram(fields: Fields) -> tuple[Place, Channel]:
     options = TelegramOptions.read(fields)
     if importlib.util.find_spec("aiogram") is None:
-        raise fields.wrong("kind", "needs aiogram", "pip install 'laneway[telegram]'")
+        raise fields.wrong("kind", "needs aiogram", "install laneway with the extra `telegram`")
     return options.place, TelegramChannel(options)
 
 
