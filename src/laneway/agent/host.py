@@ -86,6 +86,8 @@ class Host:
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
         self.guests: set[object] = set()  # everybody who uses it, or is about to
+        self.fixed: frozenset[str] = frozenset()
+        """Real paths of files that no file tool changes, without their case: what the agents here were made from."""
         self._before = before
         self._opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None

@@ -189,6 +189,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
                 "hides": hides(self.settings.permission_policy, self._workspace),
                 "readable": self.skills.readable,
                 "store": self._store_file(),
+                "fixed": host.fixed,
                 "allows_url": allows_url(self.settings.permission_policy),
             },
         )

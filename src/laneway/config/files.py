@@ -15,7 +15,7 @@ from laneway.config.formats.yaml import read_yaml
 from laneway.config.nodes import FILE_BYTES_MAX, Node, Place, UnreadableError
 from laneway.config.problems import Problems
 
-__all__ = ("FORMATS", "WORKSPACE_FILE", "find_workspace_file", "parse_text", "read_file")
+__all__ = ("FORMATS", "WORKSPACE_FILE", "WORKSPACE_FILES", "find_workspace_file", "parse_text", "read_file")
 
 FORMATS: Final[Mapping[str, Callable[[str], Node | None]]] = {
     ".yaml": read_yaml,
@@ -30,6 +30,7 @@ FORMATS: Final[Mapping[str, Callable[[str], Node | None]]] = {
 """The endings of files and who reads them. JSON is read as JSON5: comments and trailing commas harm nobody."""
 
 WORKSPACE_FILE: Final = "agent"
+WORKSPACE_FILES: Final = tuple(WORKSPACE_FILE + ending for ending in FORMATS)
 """The name of a workspace's own file, before its ending."""
 
 CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -72,7 +73,7 @@ def find_workspace_file(folder: str | os.PathLike[str], problems: Problems) -> P
         if not Path(folder).is_dir():
             problems.refuse("there is no such folder", hint="a workspace is a folder")
             return None
-        found = [path for ending in FORMATS if (path := Path(folder, WORKSPACE_FILE + ending)).is_file()]
+        found = [path for name in WORKSPACE_FILES if (path := Path(folder, name)).is_file()]
     except (OSError, ValueError) as error:
         problems.refuse(f"the folder cannot be read: {_reason(error)}")
         return None

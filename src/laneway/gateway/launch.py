@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from laneway.agent.files import arguments_of
 from laneway.config import AgentSettings, Effective, InvalidConfigError, Layer, Problem, Settings, agent_settings, load
-from laneway.config.files import find_workspace_file
+from laneway.config.files import WORKSPACE_FILES, find_workspace_file
 from laneway.config.problems import Problems
 from laneway.errors import ConfigError, InvalidMessageError
 from laneway.gateway.channels import channel_problems
@@ -142,7 +142,10 @@ def prepare(options: ServeOptions, environ: Mapping[str, str]) -> Launch:
     _check_names(specs, found)
     found.extend(channel_problems(first, [spec.name for spec in specs]))
     found.check()
-    return Launch(settings=settings, workspaces=tuple(specs), notes=tuple(notes), files=tuple(dict.fromkeys(files)))
+    read = tuple(dict.fromkeys(files))
+    of_others = [str(spec.folder / name) for spec in specs for name in WORKSPACE_FILES]  # they may be made later
+    workspaces = tuple(replace(spec, files=(*read, *of_others)) for spec in specs)
+    return Launch(settings=settings, workspaces=workspaces, notes=tuple(notes), files=read)
 
 
 def gateway_settings(settings: Settings) -> GatewaySettings:

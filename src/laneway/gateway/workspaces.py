@@ -68,7 +68,7 @@ class Workspace:
         del options["on_crash"]  # runs go on: that is what checkpoints are for
         options.update(workspace=spec.name, commands=True, close_timeout_ms=close_timeout_ms)
         self.host = Host(store, env, key=self, lanes=lanes, **options)
-        own = [spec.folder / name for name in WORKSPACE_FILES]
+        own = [str(spec.folder / name) for name in WORKSPACE_FILES]
         self.host.fixed = frozenset(os.path.realpath(each).casefold() for each in (*spec.files, *own))
         self.hub = Hub(spec.name)
         self.tool_lanes = ToolLanes()

@@ -327,7 +327,10 @@ def _put(place: Place, content: str, stop: Event) -> bool:
 def _locate_to_change(context: ToolContext, path: str, tool: str) -> Place:
     if path.startswith(ARTIFACT_PREFIX):
         raise ToolRefusedError("an artifact cannot be changed: its name is that of its content")
-    return _locate(context, path, tool)
+    place = _locate(context, path, tool)
+    if place.path.casefold() in context.extra.get("fixed", ()):  # some file systems make no difference by case
+        raise ToolRefusedError(f"{shown(path)} says what this agent may do: no tool changes it")
+    return place
 
 
 async def _reconcile(
