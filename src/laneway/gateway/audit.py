@@ -58,7 +58,7 @@ class Audit:
 
 
 def _short(value: str) -> str:
-    text = redact(text_of(value))
+    text = redact(text_of(value)[: 2 * TEXT_MAX])
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 

@@ -17,7 +17,7 @@ HIDDEN: Final = "[hidden]"
 DEPTH_MAX: Final = 20
 
 _NAMES: Final = (
-    r"(?:[\w-]{0,40}(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"(?:[\w-]*?(?:password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"(?:access|refresh|auth|session|bearer|id|csrf)[_-]?token)|(?:[a-z0-9]{1,20}[_-])?token|passphrase|pwd)"
 )
 _SHAPES: Final = re.compile(
@@ -30,8 +30,11 @@ _SHAPES: Final = re.compile(
             # a password in an address, a key in its query
             r"(?P<address>\b[a-z][a-z0-9+.-]{1,30}://)[^\s/?#@\"']{1,500}@",
             rf"(?P<query>[?&](?:{_NAMES}|key|sig|signature|code)=)[^\s&#\"']+",
-            # a value behind its name, as in JSON, YAML and environments
-            rf"(?P<value>\b{_NAMES}[\"']?\s*[:=]\s*)(?!\[hidden\])(?:\"[^\"\r\n]*\"|'[^'\r\n]*'|[^\s\"',;&)\]}}]{{4,}})",
+            # a value behind its name, as in JSON, YAML and environments; a name is looked at from its beginning only
+            (
+                rf"(?P<value>(?<![\w-]){_NAMES}[\"']?\s*[:=]\s*)"
+                r"(?!\[hidden\])(?:\"[^\"\r\n]*\"|'[^'\r\n]*'|[^\s\"',;&)\]}]{4,})"
+            ),
             # by their own look
             (
                 r"(?P<plain>\blw_[0-9a-f]{6,}_[\w-]{8,}|\b(?:sk|pk|rk)-[\w-]{12,}|\b(?:sk|rk|whsec)_[\w+/=-]{12,}"
@@ -69,20 +72,23 @@ def redact(text: str) -> str:
     return text
 
 
-def redact_tree(value: Any, *, depth: int = 0) -> Any:
-    """The same for a tree of JSON values: texts are redacted, and what stands behind the name of a secret is hidden."""
+def redact_tree(value: Any, *, text_max: int | None = None, depth: int = 0) -> Any:
+    """The same for a tree of JSON values: texts are redacted, and what stands behind the name of a secret is hidden.
+
+    Texts that are longer than `text_max` are cut first.
+    """
     if isinstance(value, str):
-        return redact(value)
+        return redact(value[:text_max])
     if depth >= DEPTH_MAX:
         return HIDDEN if isinstance(value, Mapping | list | tuple) else value
     if isinstance(value, Mapping):
-        return {name: _member(name, each, depth) for name, each in value.items()}
+        return {name: _member(name, each, text_max, depth) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [redact_tree(each, depth=depth + 1) for each in value]
+        return [redact_tree(each, text_max=text_max, depth=depth + 1) for each in value]
     return value
 
 
-def _member(name: Any, value: Any, depth: int) -> Any:
+def _member(name: Any, value: Any, text_max: int | None, depth: int) -> Any:
     if isinstance(name, str) and isinstance(value, str) and value and _SECRET_NAME.fullmatch(name):
         return HIDDEN
-    return redact_tree(value, depth=depth + 1)
+    return redact_tree(value, text_max=text_max, depth=depth + 1)

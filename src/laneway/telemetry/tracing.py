@@ -55,6 +55,8 @@ PATIENCE_S: Final = 3
 CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 RUNS_MAX: Final = 10_000
 TEXT_MAX: Final = 10_000
+SPARE: Final = 1_000
+"""So much of a text behind what is shown is looked at, too: a secret may begin before the cut and end behind it."""
 PATH: Final = "/v1/traces"
 DELTAS: Final = (TextDeltaEvent, ReasoningDeltaEvent, ToolInputDeltaEvent)
 NESTED: Final = frozenset(
@@ -340,7 +342,7 @@ class Tracing:
         if queued_ms:
             facts[semconv.QUEUED_MS] = max(0, event.at_ms - queued_ms)
         if self._content:
-            facts[semconv.TOOL_ARGUMENTS] = _shown(json.dumps(redact_tree(event.args), default=str))
+            facts[semconv.TOOL_ARGUMENTS] = _shown(json.dumps(redact_tree(event.args, text_max=TEXT_MAX), default=str))
         run.calls[event.tool_id] = self._tracer.start_span(
             f"{semconv.EXECUTE_TOOL} {event.tool_name}",
             context=run.context,
@@ -383,7 +385,7 @@ def _note_usage(span: Span, usage: Usage) -> None:
 
 
 def _shown(text: str) -> str:
-    return redact(text)[:TEXT_MAX]
+    return redact(text[: TEXT_MAX + SPARE])[:TEXT_MAX]  # cut first: to redact a long text takes its time
 
 
 def _said(role: str, text: str) -> str:

@@ -27,6 +27,9 @@ SECRETS = [
     '{"api_key": "Zx9-_Zx9", "x": 1}',
     "password: 'Zx9-_ Zx9'",
     "my_password=Zx9-_Zx9",
+    "my" * 50 + "_password=Zx9-_Zx9",
+    "my-" * 50 + "password=Zx9-_Zx9",
+    "--client-secret=Zx9-_Zx9",
     "eyJZx9-_Zx9.eyJZx9-_Zx9.Zx9-_Zx9",
     "-----BEGIN RSA PRIVATE KEY-----\nZx9-_Zx9\n-----END RSA PRIVATE KEY-----",
     "-----BEGIN PRIVATE KEY-----\nZx9-_Zx9 (cut off",
@@ -92,3 +95,8 @@ def test_a_tree_that_never_ends_is_cut() -> None:
 def test_a_long_text_that_is_nearly_a_secret_takes_no_long_time() -> None:
     text = "token" * 2_000 + "a-" * 2_000 + "http://" + "x" * 5_000
     assert redact(text) == text
+
+
+def test_texts_of_a_tree_can_be_cut_before_they_are_looked_at() -> None:
+    tree = {"a": ["x" * 50, {"b": "y" * 5}], "password": "z" * 50}
+    assert redact_tree(tree, text_max=10) == {"a": ["x" * 10, {"b": "y" * 5}], "password": HIDDEN}

@@ -21,7 +21,7 @@ from laneway.models import call, fail, say
 from laneway.stores import MemoryDisk, MemoryStore
 from laneway.telemetry import semconv, tracing
 from laneway.telemetry.context import TRACE
-from laneway.telemetry.tracing import Tracing, open_tracing
+from laneway.telemetry.tracing import TEXT_MAX, Tracing, _shown, open_tracing
 from tests.agent_stage import Held
 from tests.gateway_stage import gateway_in, gateway_stage
 
@@ -246,3 +246,10 @@ def test_an_end_that_is_never_told_does_not_cost_memory_for_ever(
         event = TurnStarted(session_key="s", turn_id=f"t{number}", state=TurnState.STARTING, at_ms=1)
         spans.tracing.on_mail_event(event, lambda _: "")
     assert list(spans.tracing._runs) == ["t7", "t8", "t9"]  # noqa: SLF001 - that is the claim
+
+
+def test_a_secret_that_is_cut_is_hidden_and_the_rest_of_a_long_text_is_not_looked_at() -> None:
+    secret = "lw_0123456789ab_" + "Q" * 43
+    shown = _shown("x" * (TEXT_MAX - 21) + " " + secret + "y" * 10_000_000)
+    assert len(shown) <= TEXT_MAX
+    assert "lw_" not in shown
