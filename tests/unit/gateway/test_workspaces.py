@@ -257,3 +257,16 @@ async def test_a_conversation_is_compacted_by_a_command(tmp_path: Path) -> None:
         await session.wait_idle()
         helped = await gateway.submit(gateway.default, LOCAL, "s", "/help")
         assert "/stop" in (helped.reply or "")
+
+
+async def test_the_bare_name_of_a_lane_for_turns_is_that_of_every_workspace(tmp_path: Path) -> None:
+    specs = [spec_of(tmp_path, name=name) for name in ("one", "two")]
+    async with gateway_stage(tmp_path, specs=specs) as stage:
+        order = {"concurrency": 5, "paused": True, "reason": "maintenance"}
+        answer = await stage.client.patch("/v1/lanes/main", json=order, headers=stage.operator())
+        assert answer.status_code == 200, answer.text
+        lanes = stage.gateway.lanes.stats().lanes
+        assert {name: (lanes[name].max_concurrent, lanes[name].paused) for name in ("one/main", "two/main")} == {
+            "one/main": (5, True),
+            "two/main": (5, True),
+        }

@@ -67,7 +67,10 @@ async def ls(
 
 @router.patch("/lanes/{name:path}", summary="Change a lane")
 async def change(name: str, body: LaneOrder, gateway: GatewayOf, caller: OperatorOf) -> LaneView:
-    """Change a lane until the server ends. The bare name of a tool lane means that lane of every session."""
+    """Change a lane until the server ends. The bare name of a tool lane means that lane of every session.
+
+    The bare name of a lane for turns (`main`, `subagent`, `cron`) means that lane of every workspace.
+    """
     caller.check_shared()
     if name not in gateway.lanes.engine.kernel.registry.lanes:
         raise UnknownLaneError(lane=name, known=("those of GET /v1/lanes",))
@@ -87,11 +90,18 @@ async def change(name: str, body: LaneOrder, gateway: GatewayOf, caller: Operato
     if name in SESSION_LANES:
         for workspace in gateway.workspaces.values():
             await workspace.tool_lanes.change(name, wanted, workspace.live_sessions())
-    if wanted.concurrency is not None:
-        gateway.lanes.resize(name, wanted.concurrency)
-    if wanted.paused is not None:
-        (gateway.lanes.pause if wanted.paused else gateway.lanes.resume)(name)
+    for each in (name, *_of_workspaces(gateway, name)):
+        if wanted.concurrency is not None:
+            gateway.lanes.resize(each, wanted.concurrency)
+        if wanted.paused is not None:
+            (gateway.lanes.pause if wanted.paused else gateway.lanes.resume)(each)
     return _view(gateway, name)
+
+
+def _of_workspaces(gateway: Gateway, name: str) -> list[str]:
+    """The lanes of that name that workspaces have for themselves."""
+    known = gateway.lanes.engine.kernel.registry.lanes
+    return [each for each in (f"{workspace}/{name}" for workspace in gateway.workspaces) if each in known]
 
 
 def _session_with(gateway: Gateway, name: str) -> AsyncSession | None:
