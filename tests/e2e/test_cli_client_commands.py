@@ -244,7 +244,7 @@ async def test_status_is_one_screen_of_80_columns(tmp_path: Path) -> None:
         assert [each["session_key"] for each in found["sessions"]] == ["s1"]
         assert found["waiting"][0]["reason"]
         once = await cli.json("top", "--once")
-        assert {*once, "unknown_calls"} == set(found)
+        assert {*once, "unknown_calls", "tenants"} == set(found)
         assert "s1" in (await cli.run("top", "--once")).stdout
 
 

@@ -128,13 +128,21 @@ TABLE: dict[str, Ask] = {
     "DELETE /v1/schedules/{schedule_id}": Ask("schedule_id"),
     "GET /v1/config": NOTHING,
     "GET /v1/workspaces": NOTHING,
+    "GET /v1/tenants": NOTHING,
     "GET /v1/channels": NOTHING,
     "POST /v1/channels/{name}/webhook": Ask("key", {"text": "hello"}),
 }
 
 OPEN = {"GET /healthz", "GET /readyz"}
 OWN_PROOF = {"POST /v1/channels/{name}/webhook"}  # a signature, not a token
-SHARED = {"GET /metrics", "GET /v1/lanes", "GET /v1/limits", "GET /v1/config", "GET /v1/channels"}
+SHARED = {
+    "GET /metrics",
+    "GET /v1/lanes",
+    "GET /v1/limits",
+    "GET /v1/config",
+    "GET /v1/tenants",
+    "GET /v1/channels",
+}
 ADMIN = {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/{token_id}"}
 OPERATE = {
     "GET /v1/audit",

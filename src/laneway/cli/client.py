@@ -46,6 +46,11 @@ class Target:
     workspace: str = ""
     tenant: str = ""
 
+    @property
+    def root(self) -> str:
+        """The address without a path: clients of OpenAI's shapes are given it with `/v1`, and so are we."""
+        return self.url.rstrip("/").removesuffix("/v1").rstrip("/")
+
     def options(self) -> dict[str, Any]:
         """The arguments of an HTTP client for it."""
         try:
@@ -55,13 +60,15 @@ class Target:
         if address.scheme not in ("http", "https") or not address.host:
             raise UsageError(f"{self.url!r} is no address of a server", hint=f"for example {URL}")
         return {
-            "base_url": f"{self.url.rstrip('/')}/v1",
+            "base_url": f"{self.root}/v1",
             "headers": self._headers(),
             "params": {"workspace": self.workspace} if self.workspace else None,
             "trust_env": not is_loopback(address.host),  # a proxy would ask its own loopback
         }
 
     def _headers(self) -> dict[str, str]:
+        if self.tenant == "*":
+            raise UsageError("--tenant names one tenant, not all", hint="laneway status lists those with work")
         headers = {"Accept": "application/json"}
         for name, value, what in (
             ("Authorization", f"Bearer {self.token}" if self.token else "", "token"),
@@ -142,7 +149,7 @@ class Server:
     def ready(self) -> dict[str, Any]:
         """Every check of the server by its name, and `status`: `ready`, or something else."""
         try:
-            response = self._http.get(f"{self.target.url.rstrip('/')}/readyz")
+            response = self._http.get(f"{self.target.root}/readyz")
         except httpx2.HTTPError as error:
             raise translated(error, self.target.url) from error
         try:

@@ -64,7 +64,17 @@ def gathered(source: Source) -> dict[str, Any]:
 def _with_ledger(source: Source) -> dict[str, Any]:
     """The same, and calls that wait to be settled: the server looks through its whole ledger for them."""
     unknown = unknown_calls(source) if isinstance(source, Server) else []
-    return {**gathered(source), "unknown_calls": unknown}
+    return {**gathered(source), "unknown_calls": unknown, "tenants": _tenants(source)}
+
+
+def _tenants(source: Source) -> list[dict[str, Any]]:
+    """Tenants with something to do, for whoever may see all of them."""
+    if not isinstance(source, Server):
+        return []
+    try:
+        return list(source.items("/tenants"))
+    except (DeniedError, NotFoundError):
+        return []
 
 
 def _some(source: Source, session: str) -> list[dict[str, Any]]:
@@ -81,7 +91,8 @@ def _server(source: Source) -> dict[str, Any]:
     checks = source.ready()
     is_ready = checks.pop("status", "") == "ready"
     workspaces = source.get("/workspaces")["items"]
-    return {"url": source.target.url, "ready": is_ready, "checks": checks, "workspaces": workspaces}
+    tenant = source.target.tenant or "default"
+    return {"url": source.target.url, "tenant": tenant, "ready": is_ready, "checks": checks, "workspaces": workspaces}
 
 
 def _lanes(source: Source) -> list[dict[str, Any]] | None:
@@ -125,6 +136,7 @@ def shown(found: dict[str, Any]) -> RenderableType:
             Text(clean(asks), style="yellow"),
             Text(f"  laneway approve {each['approval_id']}", style="dim"),
         ]
+    parts += _others(found)
     unknown = found.get("unknown_calls")
     if unknown:
         many = f"{len(unknown)} calls were" if len(unknown) > 1 else "1 call was"
@@ -134,6 +146,18 @@ def shown(found: dict[str, Any]) -> RenderableType:
             Text("  laneway ledger ls", style="dim"),
         ]
     return Group(*parts)
+
+
+def _others(found: dict[str, Any]) -> list[RenderableType]:
+    """What goes on for other tenants than the one that is shown."""
+    others = [each for each in found.get("tenants") or () if each["tenant"] != found["server"].get("tenant")]
+    if not others:
+        return []
+    rows = [
+        (each["tenant"], each["sessions"], each["waiting"] or "", each["approvals"] or "") for each in others[:SHOWN]
+    ]
+    shown_there = table(("*other tenants", ">sessions", ">waiting", ">ask to be allowed"), rows)
+    return [Text(), shown_there, Text("  --tenant NAME shows one of them", style="dim")]
 
 
 def _complaints(server: dict[str, Any]) -> list[Text]:

@@ -198,3 +198,22 @@ def test_readiness_is_told_with_every_check() -> None:
     fine = {"status": "ready", "server": "ok"}
     with Server(Target(), transport=httpx2.MockTransport(answering(200, fine))) as server:
         assert server.ready() == fine
+
+
+@pytest.mark.parametrize("url", ["http://x", "http://x/", "http://x/v1", "http://x/v1/"])
+def test_an_address_as_clients_of_other_shapes_take_it_is_the_same_server(url: str) -> None:
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(str(request.url))
+        return httpx2.Response(200, json={"status": "ready"})
+
+    with Server(Target(url=url), transport=httpx2.MockTransport(answer)) as server:
+        server.get("/sessions")
+        server.ready()
+    assert seen == ["http://x/v1/sessions", "http://x/readyz"]
+
+
+def test_all_tenants_are_no_tenant() -> None:
+    with pytest.raises(UsageError, match="names one tenant"):
+        Target(tenant="*").options()

@@ -21,11 +21,13 @@ def screen(
     lanes: Any = (),
     checks: Mapping[str, str] = CHECKS,
     unknown: int = 0,
+    tenants: Any = (),
 ) -> str:
     server = {"url": url, "ready": ready, "checks": {**CHECKS, **checks}, "workspaces": [{"name": "default"}]}
+    more = {"lanes": lanes, "unknown_calls": [{}] * unknown, "tenants": tenants}
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(shown({**NOTHING, "server": server, "lanes": lanes, "unknown_calls": [{}] * unknown}))
+        console.print(shown({**NOTHING, "server": {**server, "tenant": "default"}, **more}))
     return captured.get()
 
 
@@ -39,6 +41,14 @@ def test_calls_of_which_nobody_knows_the_end_are_counted() -> None:
     assert "1 call was cut off" in screen(unknown=1)
     assert "3 calls were cut off" in screen(unknown=3)
     assert "cut off" not in screen()
+
+
+def test_other_tenants_with_something_to_do_are_listed_for_whoever_sees_them() -> None:
+    acme = {"tenant": "acme", "sessions": 2, "waiting": 0, "approvals": 1}
+    shown_there = screen(tenants=[{**acme, "tenant": "default"}, acme])
+    assert "acme" in shown_there
+    assert "--tenant NAME" in shown_there
+    assert "other tenants" not in screen(tenants=[{**acme, "tenant": "default"}])
 
 
 def test_what_is_wrong_with_a_server_is_said_once() -> None:

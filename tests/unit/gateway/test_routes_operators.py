@@ -150,7 +150,7 @@ async def test_a_change_of_a_lane_that_says_nothing_is_refused(tmp_path: Path, b
         assert refusal(answer) == (422, "invalid_request")
 
 
-@pytest.mark.parametrize("path", ["/v1/lanes", "/v1/limits", "/v1/config"])
+@pytest.mark.parametrize("path", ["/v1/lanes", "/v1/limits", "/v1/config", "/v1/tenants"])
 async def test_what_all_tenants_share_is_shown_to_those_who_may_see_it(tmp_path: Path, path: str) -> None:
     async with gateway_stage(tmp_path) as stage:
         assert (await stage.client.get(path)).status_code == 200  # this machine, while there is no token
@@ -171,6 +171,20 @@ async def test_an_operator_of_one_tenant_changes_nothing_that_others_use(tmp_pat
         ]
         assert [refusal(each)[0] for each in answers] == [403] * 3
         assert (await lane_of(stage, "main"))["paused"] is False
+
+
+async def test_tenants_with_something_to_do_are_listed_for_an_operator_of_all(tmp_path: Path) -> None:
+    async with busy(tmp_path) as (stage, _, _):
+        every = await stage.token("operate", tenant="*")
+        await post(stage, "s1", "more", headers=every)
+        acme = await stage.token("chat", tenant="acme")
+        await post(stage, "s", "x", headers=acme)
+        found = await body_of(await stage.client.get("/v1/tenants", headers=every))
+        assert [each["tenant"] for each in found["items"]] == ["acme", "default"]
+        assert found["items"][1] == {"tenant": "default", "sessions": 1, "waiting": 1, "approvals": 0}
+        first = await body_of(await stage.client.get("/v1/tenants?limit=1", headers=every))
+        rest = await body_of(await stage.client.get(f"/v1/tenants?after={first['next']}", headers=every))
+        assert (first["next"], [each["tenant"] for each in rest["items"]]) == ("acme", ["default"])
 
 
 # ---- limits ----

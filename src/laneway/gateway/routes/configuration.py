@@ -1,16 +1,19 @@
-"""The settings in force and where they came from; the workspaces that are served."""
+"""The settings in force and where they came from; the workspaces that are served; the tenants that are busy."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections import Counter
+from typing import Annotated, Any
 
+from fastapi import Query
 from pydantic import Field
 
 from laneway.agent.host import account_of
 from laneway.config.agent_view import Seen, seen_by_agent
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.lookup import sees_shared
+from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.views import Page, View, router_of
 
 __all__ = ("router",)
@@ -56,6 +59,15 @@ class WorkspaceView(View):
     model: str | None = None
 
 
+class TenantView(View):
+    """A tenant with something to do; name it by the header `Laneway-Tenant` to see more."""
+
+    tenant: str
+    sessions: int = Field(description="In which something runs or waits.")
+    waiting: int = Field(description="Messages that wait.")
+    approvals: int = Field(description="Requests that wait for an answer.")
+
+
 @router.get("/config", summary="The settings in force, each with its origin")
 async def show(caller: CallerOf, workspace: WorkspaceOf) -> ConfigView:
     """Every value a workspace goes by, and which file, variable or option it came from. Secrets are hidden."""
@@ -80,6 +92,30 @@ async def workspaces(gateway: GatewayOf, caller: CallerOf) -> Page[WorkspaceView
         for each in gateway.workspaces.values()
     ]
     return Page(items=items)
+
+
+@router.get("/tenants", summary="The tenants with something to do", tags=["tenants"], operation_id="tenants_ls")
+async def tenants(
+    gateway: GatewayOf,
+    caller: CallerOf,
+    after: Annotated[str, Query(max_length=400)] = "",
+    limit: Limit = 200,
+) -> Page[TenantView]:
+    """Every tenant in whose sessions something runs, waits or asks, in all workspaces, by name."""
+    caller.check_shared()
+    sessions, waiting, approvals = Counter[str](), Counter[str](), Counter[str]()
+    for workspace in gateway.workspaces.values():
+        for owner, box in workspace.inbox.engine.kernel.boxes.items():
+            if owner.tenant > after and (box.waiting or not box.is_idle):
+                sessions[owner.tenant] += 1
+                waiting[owner.tenant] += box.waiting
+                approvals[owner.tenant] += len(box.approvals)
+    names = sorted(sessions)
+    items = [
+        TenantView(tenant=name, sessions=sessions[name], waiting=waiting[name], approvals=approvals[name])
+        for name in names[:limit]
+    ]
+    return Page(items=items, next=items[-1].tenant if len(names) > limit else None)
 
 
 def _value(seen: Seen) -> ValueView:
