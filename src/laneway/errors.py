@@ -676,6 +676,7 @@ REACTIONS: Final[dict[type[LanewayError], Reaction]] = {
     MailboxFullError: Reaction(429, 3),
     LaneFullError: Reaction(429, 3),
     RateLimitedError: Reaction(429, 3),
+    FencedError: Reaction(503, 4),  # to be tried again, with whoever owns it now
     ConflictError: Reaction(409, 3),
     UnavailableError: Reaction(503, 4),
     NotAuthenticatedError: Reaction(401, 5),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from laneway.models import call, say
+from laneway.stores.memory import MemoryStore
 from tests.gateway_stage import gateway_stage
 from tests.routes_stage import UNKNOWN, body_of, busy, ended, post, refusal
 
@@ -201,3 +202,15 @@ async def test_a_worker_may_not_read_messages(tmp_path: Path) -> None:
         worker = await stage.token("worker")
         assert refusal(await stage.client.get(f"/v1/messages/{one}", headers=worker)) == (403, "permission_denied")
         assert refusal(await stage.client.get(f"/v1/messages/{one}")) == (401, "not_authenticated")
+
+
+async def test_whoever_writes_to_a_server_that_has_lost_its_store_is_told_to_come_again(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path, store=(store := MemoryStore())) as stage:
+        await stage.send("s1", "hello")
+        usurper = MemoryStore(disk=store.disk)
+        await usurper.open()
+        for _ in range(2):
+            answer = await stage.client.post("/v1/sessions/s1/messages", json={"text": "and now?"})
+            assert refusal(answer) == (503, "fenced")
+            assert int(answer.headers["Retry-After"]) >= 1
+        await usurper.close()
