@@ -15,9 +15,13 @@ from laneway.gateway.launch import Launch
 from laneway.gateway.server import _check_public, _greet, bind, url_of
 from laneway.gateway.settings import GatewaySettings
 from laneway.models import ScriptedModel
-from laneway.models.scripted import say
+from laneway.models.scripted import call, say
 from laneway.system import HostEnv
-from tests.gateway_stage import gateway_in, gateway_stage, spec_of
+from tests.gateway_stage import SIMPLE, gateway_in, gateway_stage, spec_of
+
+ASKING = (
+    SIMPLE + "permissions:\n  allow: [wait]\n  default_decision: ask\nconfirmation:\n  default_timeout_ms: 100000000\n"
+)
 
 
 class Screen(io.StringIO):
@@ -184,6 +188,24 @@ async def test_a_drain_ends_when_its_time_is_up(tmp_path: Path) -> None:
         await stage.gateway.default.inbox.submit("a", "one")
         await begun.wait()
         assert await drain(stage.gateway, 1) is False
+
+
+async def test_a_run_that_comes_to_wait_for_an_approval_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    script = [[begun.set, go_on.wait, call("bash", command="true")], [say("done")]]
+    async with gateway_stage(tmp_path, script=script, text=ASKING) as stage:
+        inbox = stage.gateway.default.inbox
+        receipt = await inbox.submit("a", "one")
+        await begun.wait()
+        draining = asyncio.create_task(drain(stage.gateway, 30_000))
+        await asyncio.sleep(0)
+        assert not draining.done()
+        later = await inbox.submit("b", "two")
+        go_on.set()
+        assert await draining is True
+        assert (await inbox.status(later.message_id)).disposition == "queued"
+        assert [each.action for each in inbox.approvals()] == ["bash"]
+        assert (await inbox.status(receipt.message_id)).disposition == "running"
 
 
 async def test_a_drain_of_nothing_is_over_at_once(tmp_path: Path) -> None:
