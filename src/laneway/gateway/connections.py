@@ -7,7 +7,9 @@ one byte a minute, is met here: in the protocol that uvicorn runs for each conne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -20,10 +22,17 @@ from laneway.errors import OverloadedError, RateLimitedError
 from laneway.gateway.problems import Problem, problem, problem_of
 from laneway.gateway.rates import address_of
 
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from laneway.gateway.settings import GatewaySettings
 
-__all__ = ("Doors", "protocol_of")
+__all__ = ("Doors", "protocol_of", "raise_file_limit", "room_of")
+
+_log = logging.getLogger("laneway.gateway")
 
 HEAD_MAX: Final = 65_536
 HEADERS_MAX: Final = 200
@@ -33,6 +42,11 @@ REFUSED_S: Final = 2.0
 RETRY_MS: Final = 5_000
 NOT_TEXT: Final = 1007
 WHY_MAX: Final = 300
+FILES_MAX: Final = 65_536
+SPARE_MIN: Final = 64
+SPARE_MAX: Final = 1_024
+ROOM_MIN: Final = 8
+FEW: Final = 500
 
 
 class Doors:
@@ -259,11 +273,50 @@ def _too_large() -> Problem:
     return problem(431, "head_too_large", f"the head of a request has at most {HEAD_MAX:,} bytes")
 
 
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system lets it: the usual limit is meant for other programs."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems say they would, and do not
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def room_of(settings: GatewaySettings, files: int | None) -> tuple[int, int]:
+    """How many connections there may be, in all and from one address, if so many files can be open at one time.
+
+    Some are left for the store, for tools and for models. If files are short, one address does not get all of them.
+    """
+    in_all, per_address = settings.connections_max, settings.connections_per_address
+    if files is None or in_all <= (room := max(ROOM_MIN, files - min(max(files // 4, SPARE_MIN), SPARE_MAX))):
+        return in_all, per_address
+    return room, min(per_address, max(1, room // 2))
+
+
+def _files() -> int | None:
+    """How many files this process may have open; None: nobody says."""
+    if resource is None:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
 def protocol_of(settings: GatewaySettings) -> type[GuardedProtocol]:
     """The protocol for the connections of one server: `uvicorn.Config(http=protocol_of(settings))`."""
+    in_all, per_address = room_of(settings, files := _files())
+    if in_all < settings.connections_max:
+        _log.log(
+            logging.WARNING if in_all < FEW else logging.INFO,
+            "at most %d connections, %d from one address: this process may open only %s files (ulimit -n)",
+            in_all,
+            per_address,
+            files,
+        )
 
     class Protocol(GuardedProtocol):
-        doors = Doors(in_all=settings.connections_max, per_address=settings.connections_per_address)
+        doors = Doors(in_all=in_all, per_address=per_address)
         head_s = settings.request_timeout_ms / 1000
 
     return Protocol

@@ -29,7 +29,7 @@ from laneway.errors import ConfigError, UnavailableError
 from laneway.gateway.access import Scope
 from laneway.gateway.app import create_app
 from laneway.gateway.channels import start_channels
-from laneway.gateway.connections import protocol_of
+from laneway.gateway.connections import protocol_of, raise_file_limit
 from laneway.gateway.draining import drain
 from laneway.gateway.launch import Launch
 from laneway.gateway.secrets import hide_process, take_secrets
@@ -61,6 +61,7 @@ def run(launch: Launch, *, out: TextIO | None = None, err: TextIO | None = None)
     """Serve until a signal comes. Raises `LanewayError` if that cannot begin, with nothing left open."""
     take_secrets()
     hide_process()
+    raise_file_limit()
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that hangs up must not end the server
     out = out or sys.stdout
