@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "queue hold": ("queue", "hold", GONE),
     "queue release": ("queue", "release", GONE),
     "queue drop": ("queue", "drop", GONE),
+    "queue retry": ("queue", "retry", GONE),
     "queue steer": ("queue", "steer", GONE),
     "queue mode": ("queue", "mode", GONE, "steer"),
     "lane ls": ("lane", "ls"),
@@ -207,6 +208,16 @@ async def test_a_run_that_fails_or_is_cancelled_ends_with_its_own_code(tmp_path:
         cancelled = await waiting
         assert cancelled.exit_code == 6
         assert "too slow" in cancelled.stderr
+
+
+async def test_a_message_that_failed_is_sent_again(tmp_path: Path) -> None:
+    async with cli_stage(tmp_path, script=[[fail(ModelError("the model broke"))], [say("now")]]) as cli:
+        await cli.run("send", "s1", "go", "--wait")
+        (failed,) = (await cli.json("run", "ls", "s1"))["items"]
+        again = await cli.json("queue", "retry", failed["messages"][0])
+        await ended(cli.server, again["message_id"])
+        assert (await cli.json("queue", "show", again["message_id"]))["message"]["answer"] == "now"
+        assert (await cli.run("queue", "retry", again["message_id"])).exit_code == 3  # it is done
 
 
 async def test_a_command_in_a_message_is_answered(tmp_path: Path) -> None:

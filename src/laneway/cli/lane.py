@@ -10,7 +10,7 @@ import typer
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_lane
 from laneway.cli.reach import Asking, JsonOption, asking, operating
-from laneway.cli.tables import age, print_json, print_rows, say, until
+from laneway.cli.tables import age, print_json, print_rows, say
 from laneway.cli.watching import WatchOption, watched
 from laneway.errors import UsageError
 from laneway.system import SystemClock
@@ -78,7 +78,7 @@ def _state(lane: dict[str, Any], now_ms: int) -> str:
     if lane["paused"]:
         return "paused"
     if lane["closed_until_ms"]:
-        return f"closed, opens {until(lane['closed_until_ms'], now_ms)}"
+        return f"closed {age(lane['closed_until_ms'] - now_ms)}"
     return "full" if lane["running"] >= lane["concurrency"] else "open"
 
 

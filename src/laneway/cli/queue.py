@@ -46,12 +46,13 @@ def _show_waiting(found: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json({"items": found, "next": None})
         return
+    is_one = len({each["session_key"] for each in found}) == 1  # then its name is left out: the room is for the reason
+    columns = ("*session", ">#", "message", "state", ">waited", "*text", "+why")[is_one:]
     rows = [
         (each["session_key"], each["position"], each["message_id"], each["disposition"], age(each["waited_ms"]),
-         each["text"], each["reason"])
+         each["text"], each["reason"])[is_one:]
         for each in found
     ]  # fmt: skip
-    columns = ("session", ">#", "message", "state", ">waited", "*text", "*why")
     print_rows(columns, rows, empty="Nothing waits.")
 
 
@@ -82,6 +83,17 @@ def show(ctx: typer.Context, message: MessageArgument, as_json: JsonOption = Fal
     if facts.get("answer"):
         say("\nAnswer:", style="bold")
         say(facts["answer"])
+
+
+@queue_app.command("retry", cls=Asking)
+def retry(ctx: typer.Context, message: MessageArgument, as_json: JsonOption = False) -> None:
+    """Send a message again that has failed, was cancelled or was cut off. Dead letters: laneway dlq retry."""
+    with asking(ctx) as server:
+        receipt = server.post(path_of("messages", message, "retry"))
+    if as_json:
+        print_json(receipt)
+    else:
+        say(f"{line(message)} is sent again as {receipt['message_id']}: {receipt['disposition']}")
 
 
 @queue_app.command("edit", cls=Asking)

@@ -93,7 +93,7 @@ def show(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) -> N
         ("waits for", found.get("waits_for") or ""),
         ("goes on from", found.get("resumed_from") or ""),
     ]
-    console().print(table(("", "*"), [row for row in rows if row[1]]))
+    console().print(table(("", "+"), [row for row in rows if row[1]]))
     for title, text in (("Prompt", found.get("prompt")), ("Answer", found["answer"])):
         if text:
             say(f"\n{title}:", style="bold")

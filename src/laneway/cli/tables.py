@@ -149,23 +149,27 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table without lines. A column `>name` is of numbers; the one called `*name` gives way when it gets narrow."""
+    """A table without lines. A column `>name` is of numbers. When it gets narrow, `*name` is cut and `+name` goes on
+    in the next line."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(
-            column.lstrip("*>"),
+            column.lstrip("*>+"),
             justify="right" if column.startswith(">") else "left",
-            no_wrap=not column.startswith("*"),  # rich takes room first from columns that may wrap
-            overflow="ellipsis",
-            min_width=8 if column.startswith("*") else None,
+            no_wrap=not column.startswith(("*", "+")),  # rich takes room first from columns that may wrap
+            overflow="fold" if column.startswith("+") else "ellipsis",
+            min_width=8 if column.startswith(("*", "+")) else None,
         )
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else _cell(cell) for cell in row))
+        cells = zip(row, columns, strict=True)
+        made.add_row(*(cell if isinstance(cell, Text) else _cell(cell, column) for cell, column in cells))
     return made
 
 
-def _cell(value: Any) -> Text:
+def _cell(value: Any, column: str) -> Text:
     shown = "" if value is None else ("yes" if value else "no") if isinstance(value, bool) else line(value)
+    if column.startswith("+"):
+        return Text(shown, overflow="fold")
     return Text(shown, no_wrap=True, overflow="ellipsis")  # cut, never wrapped: a row is a line
 
 

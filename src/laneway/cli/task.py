@@ -59,5 +59,5 @@ def show(
         ("time left", age(found["remaining_ms"]) if found["remaining_ms"] else ""),
         ("effect", found["effect"]),
     ]
-    console().print(table(("", "*"), [row for row in rows if row[1]]))
+    console().print(table(("", "+"), [row for row in rows if row[1]]))
     say(dumps(found["arguments"]))

@@ -106,6 +106,19 @@ def test_at_80_columns_the_text_gives_way_and_ids_stay_whole(
     assert shown[1].rstrip().endswith("…")
 
 
+def test_at_80_columns_a_reason_goes_on_in_the_next_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    why = "it waits for the run before it, which waits for an approval of somebody else"
+    print_rows(("message", "*text", "+why"), [("msg-3c7808c3a6-12", "word " * 100, why)], empty="none")
+    shown = capsys.readouterr().out.splitlines()
+    assert all(len(each) <= 80 for each in shown)
+    assert len(shown) > 2
+    assert "".join(shown).count("…") == 1  # the text
+    assert shown[-1].rstrip().endswith("else")
+
+
 def test_in_a_pipe_nothing_is_folded_and_nothing_is_coloured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
