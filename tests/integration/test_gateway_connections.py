@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from laneway.gateway.connections import GuardedProtocol
 from tests.gateway_stage import GatewayStage, serving
 
 WAIT_S = 10
@@ -183,6 +185,35 @@ async def test_hundreds_of_connections_at_one_time_leave_the_server_as_it_was(st
     assert sum(end.startswith(b"HTTP/1.1 421") for end in answered) == 20
     assert sum(end.startswith(b"HTTP/1.1 429") for end in answered) <= 100
     assert await works(stage)
+
+
+@pytest.mark.slow
+async def test_a_client_that_asks_for_much_and_reads_nothing_is_cut(
+    stage: GatewayStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "stuck_s", 0.2)
+    for number in range(8):
+        await stage.gateway.default.inbox.wait(
+            (await stage.gateway.default.inbox.submit("s", f"{number}" * 900_000)).message_id
+        )
+    lost = asyncio.Event()
+    monkeypatch.setattr(GuardedProtocol, "connection_lost", _noting(GuardedProtocol.connection_lost, lost))
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", stage.gateway.settings.port))
+        lines = head(stage, line=b"GET /v1/sessions/s/transcript HTTP/1.1")
+        client.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+        async with asyncio.timeout(WAIT_S):
+            await lost.wait()
+    assert await works(stage)
+
+
+def _noting(lose: Callable[..., None], lost: asyncio.Event) -> Callable[..., None]:
+    def note(self: GuardedProtocol, exc: Exception | None) -> None:
+        lose(self, exc)
+        lost.set()
+
+    return note
 
 
 async def test_a_server_that_is_full_says_so(tmp_path: Path) -> None:

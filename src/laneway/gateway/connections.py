@@ -39,6 +39,7 @@ HEADERS_MAX: Final = 200
 REFUSED_MAX: Final = 100
 """So many connections at one time get an answer that says why they are refused; the others are cut."""
 REFUSED_S: Final = 2.0
+STUCK_S: Final = 90.0  # streams give up such a client a little sooner
 RETRY_MS: Final = 5_000
 NOT_TEXT: Final = 1007
 WHY_MAX: Final = 300
@@ -127,6 +128,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     doors: ClassVar[Doors]
     head_s: ClassVar[float]
+    stuck_s: ClassVar[float] = STUCK_S
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -135,6 +137,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refusal: Problem | None = None
         self._is_inside = False
         self._timer: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
         self._is_in_head = True
         self._head_size = 0
 
@@ -159,6 +162,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._disarm()
+        self._unstick()
         self._let_go()
         super().connection_lost(exc)
 
@@ -185,6 +189,24 @@ class GuardedProtocol(HttpToolsProtocol):
             lost(exc)
 
         successor.connection_lost = connection_lost  # type: ignore[method-assign]
+
+    # ---- a client that does not read ----
+
+    def pause_writing(self) -> None:
+        """It takes nothing now. To close such a connection would wait for it, so in the end it is cut."""
+        super().pause_writing()
+        self._unstick()
+        self._stuck = self.loop.call_later(self.stuck_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        super().resume_writing()
+        self._unstick()
+
+    def _unstick(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     # ---- the head of a request ----
 
