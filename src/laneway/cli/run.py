@@ -43,7 +43,7 @@ def ls(
          each["tokens"] or "", _end(each))
         for each in found
     ]  # fmt: skip
-    columns = ("run", "session", "state", "began", ">took", ">tokens", "*end")
+    columns = ("run", "*session", "state", "began", ">took", ">tokens", "*end")
     print_rows(columns, rows, empty="Nothing runs." if session is None else "This session has no runs.")
 
 

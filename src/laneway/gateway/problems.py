@@ -24,6 +24,9 @@ PROBLEM_JSON: Final = "application/problem+json"
 KEPT: Final = frozenset({"message", "hint"})
 PLAIN: Final = (str, int, float, bool, type(None))
 FULL_RETRY_MS: Final = 5_000
+ERRORS_MAX: Final = 10
+PATH_SHOWN: Final = 200
+IN_SESSIONS: Final = "the name of a session has no '/' in it, and is neither . nor .."
 TITLES: Final = {
     400: "The request is wrong",
     401: "Who are you?",
@@ -109,6 +112,12 @@ def place_of(store: Store) -> str:
     return getattr(store, "path", "")
 
 
+def _complaint(error: Mapping[str, Any]) -> str:
+    """What is wrong at one place of a request. The value is left out: it may be a secret, or long."""
+    where = ".".join(str(part)[:PATH_SHOWN] for part in error["loc"])
+    return f"{where}: {error['msg']}" if where else str(error["msg"])
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of this application with problem details."""
 
@@ -118,24 +127,29 @@ def install(app: FastAPI) -> None:
 
     async def wrong(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0] if error.errors() else {"loc": (), "msg": "it does not fit"}
-        where = ".".join(str(part) for part in first["loc"])
+        first: dict[str, Any] = error.errors()[0] if error.errors() else {"loc": (), "msg": "it does not fit"}
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if first["loc"] == ("body",) and kind != "application/json" and not kind.endswith("+json"):
             sent = f"not {kind}" if kind else "and says so"
             return problem(
                 415, "not_json", f"the body has to be JSON, {sent}", hint="send Content-Type: application/json"
             )
-        is_json = first.get("type") == "json_invalid"
-        status, code = (400, "invalid_json") if is_json else (422, "invalid_request")
-        detail = f"{where}: {first['msg']}" if where else str(first["msg"])
-        return problem(status, code, detail, hint="see /openapi.json", errors=len(error.errors()))
+        if first.get("type") == "json_invalid":
+            why = str(first.get("ctx", {}).get("error", first["msg"]))
+            return problem(400, "invalid_json", f"the body is no JSON, at character {first['loc'][-1]}: {why}")
+        found = [_complaint(each) for each in error.errors()[:ERRORS_MAX]] or [str(first["msg"])]
+        return problem(422, "invalid_request", "; ".join(found), hint="see /openapi.json", errors=len(error.errors()))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         detail = error.detail if isinstance(error.detail, str) else "no"
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
-        return problem(error.status_code, code, detail, headers=error.headers)
+        hint = ""
+        if error.status_code in (404, 405):
+            path = request.url.path
+            detail = f"there is no {request.method} {path[:PATH_SHOWN]}"
+            hint = IN_SESSIONS if path.startswith("/v1/sessions/") else "see /openapi.json"
+        return problem(error.status_code, code, detail, hint=hint, headers=error.headers)
 
     async def unexpected(request: Request, error: Exception) -> Response:
         _log.error("a request failed: %s", describe(error), exc_info=error)
