@@ -6,6 +6,7 @@ whether the server refuses something or the command itself does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -152,10 +153,7 @@ class Server:
             response = self._http.get(f"{self.target.root}/readyz")
         except httpx2.HTTPError as error:
             raise translated(error, self.target.url) from error
-        try:
-            found = response.json()
-        except ValueError:
-            raise _no_laneway(response) from None
+        found = _object_of(response)
         checks = {name: str(value) for name, value in found.items() if name not in STANDARD}
         is_ready = response.status_code < 400 and found.get("status") == "ready"
         return {"status": "ready" if is_ready else "not ready", **checks}
@@ -178,7 +176,7 @@ class Server:
         while True:
             found = self.get(path, limit=min(PAGE, limit - len(items)), after=cursor, **params)
             items += found["items"]
-            cursor = found.get("next")
+            cursor = _next_of(found, cursor, self.target.url)
             if not cursor or len(items) >= limit:
                 return {**found, "items": items, "next": cursor}
 
@@ -188,7 +186,7 @@ class Server:
         while True:
             found = self.get(path, limit=PAGE, after=cursor, **params)
             yield from found["items"]
-            cursor = found.get("next")
+            cursor = _next_of(found, cursor, self.target.url)
             if not cursor:
                 return
 
@@ -197,19 +195,47 @@ def answer_of(response: httpx2.Response) -> Any:
     """The JSON values of an answer; raises the error that it carries."""
     if response.status_code >= 400:
         raise error_of(response)
-    if response.status_code == 204 or not response.content:
+    if response.status_code >= 300:  # nothing of ours leads elsewhere, and a token does not follow
+        raise _no_laneway(response)
+    if response.status_code == 204:
         return {}
+    return _object_of(response)
+
+
+class Answer(dict[str, Any]):
+    """An object in an answer. What it lacks is not our mistake: the server is of another version, or no Laneway."""
+
+    def __missing__(self, name: str) -> Any:
+        raise TransportUnavailableError(
+            f"the server left {name!r} out of its answer", hint="is it a Laneway server, and of the same version?"
+        )
+
+
+def _object_of(response: httpx2.Response) -> Answer:
+    """Everything that a server of ours says is an object."""
     try:
-        return response.json()
-    except ValueError:
+        found = json.loads(response.content, object_hook=Answer)
+    except (ValueError, RecursionError):
         raise _no_laneway(response) from None
+    items = found.get("items", []) if isinstance(found, Answer) else None
+    if not isinstance(items, list) or not all(isinstance(each, Answer) for each in items):
+        raise _no_laneway(response)
+    return Answer(found)
+
+
+def _next_of(found: Answer, cursor: Any, url: str) -> Any:
+    """Where the list goes on, if it does."""
+    after = found.get("next")
+    if after and after == cursor:
+        raise TransportUnavailableError(f"{url} answers with the same page again and again")
+    return after
 
 
 def error_of(response: httpx2.Response) -> LanewayError:
     """The error that an answer means: the one it was made from, or the nearest for its status."""
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict) or "detail" not in body:
         return _no_laneway(response)

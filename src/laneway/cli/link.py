@@ -28,6 +28,7 @@ LOST: Final = "(lost)"
 """The stream broke and is being taken up again."""
 
 SILENCE_S: Final = 60  # a server that lives sends a sign of it more often
+BAD_GATEWAY: Final = 502
 EVENT_MAX: Final = 64 * 1024 * 1024
 DELAYS_S: Final = (0.1, 0.3, 1, 2, 5, 5, 10, 10, 15, 15)  # a restart takes less than a minute
 ENDS: Final = frozenset({"ended", "revoked", "denied"})
@@ -103,7 +104,8 @@ class Link:
                 )
                 return receipt
             except TransportUnavailableError as error:
-                if delay_s is None or getattr(error, "is_refused", False):
+                status = getattr(error, "status", 0)  # of something that is no Laneway; a proxy may be in between
+                if delay_s is None or getattr(error, "is_refused", False) or 0 < status < BAD_GATEWAY:
                     raise
                 await asyncio.sleep(delay_s)
         raise AssertionError(key)

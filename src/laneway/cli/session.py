@@ -72,7 +72,8 @@ def show(
         found: dict[str, Any] = source.get(path_of("sessions", session))
         pending = source.get(path_of("sessions", session, "pending"))
         history = source.get(path_of("sessions", session, "history"), limit=limit)
-        return {**found, "pending": pending["items"], "history": history["items"]}
+        found.update(pending=pending["items"], history=history["items"])
+        return found
 
     found = read(ctx, work)
     if as_json:

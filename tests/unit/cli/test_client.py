@@ -175,12 +175,14 @@ def test_a_list_is_read_page_by_page_until_there_is_enough() -> None:
         limit = int(request.url.params["limit"])
         asked_for.append(f"{after}+{limit}")
         numbers = list(range(after + 1, min(after + limit, 2_450) + 1))
-        return httpx2.Response(200, json={"items": numbers, "next": str(numbers[-1]) if numbers[-1] < 2_450 else None})
+        items = [{"number": number} for number in numbers]
+        return httpx2.Response(200, json={"items": items, "next": str(numbers[-1]) if numbers[-1] < 2_450 else None})
 
     with Server(Target(), transport=httpx2.MockTransport(handler)) as server:
-        assert server.page("/runs", limit=1_250)["items"] == list(range(1, 1_251))
+        found = server.page("/runs", limit=1_250)["items"]
+        assert [each["number"] for each in found] == list(range(1, 1_251))
         assert server.page("/runs", limit=1_250)["next"] == "1250"
-        assert list(server.items("/runs")) == list(range(1, 2_451))
+        assert [each["number"] for each in server.items("/runs")] == list(range(1, 2_451))
     assert asked_for[:2] == ["0+1000", "1000+250"]
 
 
@@ -217,3 +219,47 @@ def test_an_address_as_clients_of_other_shapes_take_it_is_the_same_server(url: s
 def test_all_tenants_are_no_tenant() -> None:
     with pytest.raises(UsageError, match="names one tenant"):
         Target(tenant="*").options()
+
+
+# ---- what is no Laneway, or another version of it ----
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"null", b"5", b'"x"', b"<html>", b"[" * 100_000, b'{"a":' * 100_000, b'{"items": null}',
+        b'{"items": {}}', b'{"items": [null]}', b'{"items": [5, {}]}',
+    ],
+)  # fmt: skip
+def test_what_no_server_of_ours_says_is_one_line_about_the_address(body: bytes) -> None:
+    with pytest.raises(TransportUnavailableError, match="is not from Laneway"):
+        asked(answering(200, body))
+
+
+def test_a_server_that_leads_elsewhere_is_not_followed() -> None:
+    seen: list[str] = []
+
+    def redirect(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.url.host)
+        return httpx2.Response(302, headers={"location": "http://evil.example/v1/sessions"})
+
+    with pytest.raises(TransportUnavailableError, match="answered 302"):
+        asked(redirect, token="t")
+    assert seen == ["127.0.0.1"]
+
+
+def test_a_field_that_a_server_leaves_out_is_named() -> None:
+    found = asked(answering(200, {"items": [{"a": {"b": 1}}], "next": None}))
+    with pytest.raises(TransportUnavailableError, match="left 'state' out") as caught:
+        found["items"][0]["a"]["state"]
+    assert "of the same version" in caught.value.hint
+    assert found.get("state") is None
+
+
+def test_a_list_that_never_ends_is_not_read_for_ever() -> None:
+    body = {"items": [{"a": 1}], "next": "x"}
+    with Server(Target(), transport=httpx2.MockTransport(answering(200, body))) as server:
+        with pytest.raises(TransportUnavailableError, match="the same page"):
+            list(server.items("/sessions"))
+        with pytest.raises(TransportUnavailableError, match="the same page"):
+            server.page("/sessions", limit=10)

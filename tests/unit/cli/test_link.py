@@ -154,3 +154,13 @@ async def test_a_message_to_nobody_is_refused_at_once() -> None:
     async with link_to(httpx2.ConnectError("refused")) as link:
         with pytest.raises(TransportUnavailableError, match="no server"):
             await link.send("/sessions/s1", {"text": "x"}, key="k1")
+
+
+@pytest.mark.parametrize(("status", "tries"), [(302, 1), (401, 1), (404, 1), (200, 1), (502, 4)])
+async def test_a_message_is_sent_again_past_a_proxy_and_not_to_what_is_no_laneway(status: int, tries: int) -> None:
+    seen: list[httpx2.Request] = []
+    answers = [httpx2.Response(status, html="<h1>Hello</h1>") for _ in range(9)]
+    async with link_to(*answers, seen=seen) as link:
+        with pytest.raises(TransportUnavailableError, match="is not from Laneway"):
+            await link.send("/sessions/s1", {"text": "hello"}, key="k")
+    assert len(seen) == tries
