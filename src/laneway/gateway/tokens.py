@@ -162,8 +162,8 @@ class TokenBook:
         forgotten = self._room()
         await self._keep(token, forgotten)
         for each in forgotten:
-            del self._tokens[each.id]
-        self._kept += 1 - len(forgotten)
+            self._tokens.pop(each.id, None)  # who made one at the same time has forgotten it already
+        self._kept = sum(each.seq > 0 for each in self._tokens.values())
         if self._kept == 1:
             self._end("", "revoked")  # nobody is let in without a token any more
         self._arm()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from laneway.errors import ConfigError, ConflictError, InvalidMessageError, NotA
 from laneway.gateway import tokens as module
 from laneway.gateway.access import Caller, Scope
 from laneway.gateway.tokens import GATEWAY, TokenBook
-from laneway.rows import Batch, Owner, StateRow
+from laneway.rows import Batch, BatchResult, Owner, StateRow
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from laneway.testing import FakeClock
 from tests.gateway_stage import gateway_in, gateway_stage
@@ -253,6 +253,29 @@ async def test_the_number_of_tokens_is_bounded_and_dead_ones_make_room(
     await book.create("c", CHAT)
     assert {token.name for token in book.tokens()} == {"b", "c"}
     assert {token.name for token in (await shelf.book()).tokens()} == {"b", "c"}
+
+
+class SlowStore(MemoryStore):
+    """A store that takes its time, as disks do."""
+
+    async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
+        await asyncio.sleep(0)
+        return await super().commit(batches)
+
+
+async def test_two_that_are_made_at_one_time_may_find_room_in_the_same_dead_one(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TOKENS_MAX", 1)
+    store = SlowStore()
+    await store.open()
+    book = TokenBook(store, shelf.clock)
+    first, _ = await book.create("a", CHAT)
+    await book.revoke(first.id)
+    await asyncio.gather(book.create("b", CHAT), book.create("c", CHAT))
+    await store.close()
+    assert {token.name for token in book.tokens()} == {"b", "c"}
+    assert not book.is_empty
 
 
 # ---- what goes on while a token counts ----
