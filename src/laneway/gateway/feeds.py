@@ -161,15 +161,15 @@ class Feed(ABC):
             yield frames
         self.end = CAUGHT_UP
 
-    def _gap(self, last_event_id: str) -> Marked:
-        """The client names an event that this store has never had; it is told so, and gets what comes."""
+    def _gap(self, last_event_id: str, mark: str = "") -> Marked:
+        """The client names an event that this store has never had; it is told so, and gets what comes after `mark`."""
         owner = self.workspace.owner(self.watcher.tenant, self.watcher.session or "")
         facts = {
             "type": "gap",
             "last_event_id": last_event_id,
             "reason": "there is no such event here: the store is another one, or an older copy of it",
         }
-        return Marked(Frame(owner, "gap", 0, facts), "")
+        return Marked(Frame(owner, "gap", 0, facts), mark)
 
 
 class SessionFeed(Feed):
@@ -188,7 +188,7 @@ class SessionFeed(Feed):
         """The past, what is under way, and what happens."""
         place, watcher = self._place, self.watcher
         if place.after is not None and place.after > watcher.since:
-            yield [self._gap(str(place.after))]
+            yield [self._gap(str(place.after), str(watcher.since))]
         elif place.after is not None:
             store = self.workspace.inbox.engine.store
             owner = self.workspace.owner(watcher.tenant, watcher.session or "")
