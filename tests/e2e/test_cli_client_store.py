@@ -203,3 +203,13 @@ async def test_a_store_tells_of_no_changes_and_knows_no_lanes(tmp_path: Path) ->
         watched = await cli.run("queue", "ls", "--watch", "--store", cli.store)
         assert (watched.exit_code, "--watch needs a server" in watched.stderr) == (2, True)
         assert (await cli.run("lane", "ls", "--store", cli.store)).exit_code == 2
+
+
+async def test_a_request_that_is_answered_asks_nobody_any_more(tmp_path: Path) -> None:
+    async with lived_in(tmp_path) as cli:
+        store = cli.store
+    assert len(json.loads(run("approve", "--store", store, "--json").stdout)["items"]) == 1
+    with contextlib.closing(sqlite3.connect(tmp_path / "laneway.db")) as connection, connection:
+        connection.execute("UPDATE states SET state = 'approved' WHERE kind = 'approval'")  # then its server was killed
+    assert json.loads(run("approve", "--store", store, "--json").stdout)["items"] == []
+    assert "asks to be allowed" not in run("status", "--store", store).stdout

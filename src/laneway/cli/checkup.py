@@ -47,6 +47,7 @@ SPACE_WANTED: Final = 1024 * 1024 * 1024
 SKEW_MAX_S: Final = 5.0
 TIMEOUT_S: Final = 5.0
 ONLINE_S: Final = 30.0
+ASPECTS: Final = ("operator", "soon")  # of tokens that count
 SOON_MS: Final = 7 * 86_400_000
 
 
@@ -315,13 +316,16 @@ def _space(patient: Patient) -> Found:
 def _tokens(patient: Patient) -> Found:
     counts = _token_counts(patient)
     valid = counts.get("valid", 0)
+    way = f"laneway token create NAME --scope operate --tenant '*' --store {patient.settings.store}"
     if valid:
-        yield State.OK, f"{valid} of {sum(counts.values())} tokens count", ""
+        total = sum(count for state, count in counts.items() if state not in ASPECTS)
+        yield State.OK, f"{valid} of {total} tokens count", ""
+        if not counts.get("operator"):
+            yield State.WARN, "none of them has the scope operate for all tenants: nobody can look after lanes", way
     elif not patient.settings.is_loopback:
         hint = f"laneway token create NAME --scope chat --store {patient.settings.store}"
         yield State.FAIL, f"{patient.settings.host} can be reached from elsewhere, and no token counts", hint
     else:
-        way = f"laneway token create NAME --scope operate --tenant '*' --store {patient.settings.store}"
         hint = f"{way} makes one that is kept"
         yield State.OK, "none: whoever is on this machine may talk, and the server makes an operator token", hint
     for state, says in (("expired", "have expired"), ("soon", "expire within a week"), ("damaged", "are damaged")):
@@ -367,6 +371,8 @@ def _token_states(body: str, now_ms: int) -> Iterator[str]:
         yield "expired"
     else:
         yield "valid"
+        if token.get("tenant") == "*" and {"operate", "admin"} & set(token.get("scopes") or ()):
+            yield "operator"
         if expires is not None and expires - now_ms < SOON_MS:
             yield "soon"
 

@@ -23,7 +23,7 @@ from laneway.kernel import stories
 from laneway.kernel.mailbox import decode_approval, session_id
 from laneway.kernel.messages import decode_message
 from laneway.kernel.task_board import TASK, decode_task
-from laneway.mail import WAITING_STATES, MessageState, Outcome, TurnState
+from laneway.mail import WAITING_STATES, ApprovalState, MessageState, Outcome, TurnState
 from laneway.mail import Final as Ended
 from laneway.rows import EntryRow, EventRow, MessageRow, Owner, StateRow
 from laneway.stores import open_store
@@ -274,7 +274,8 @@ class StoreReader:
 
     def approvals(self, *, session: str | None = None, **_: Any) -> dict[str, Any]:
         """What waits for somebody's answer."""
-        return _page([_approval(row) for row in self._live("approval", session)])
+        rows = [row for row in self._live("approval", session) if row.state == ApprovalState.PENDING]
+        return _page([_approval(row) for row in rows])  # one that is answered lives on until its run has heard it
 
     def schedules(self, *, session: str | None = None, **_: Any) -> dict[str, Any]:
         """The messages that are sent by the clock."""

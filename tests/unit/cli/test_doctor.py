@@ -131,7 +131,7 @@ async def test_who_may_read_and_change_the_store(tmp_path: Path, mode: int, stat
 async def test_tokens_that_count_expired_ones_and_damaged_ones_are_told_apart(tmp_path: Path) -> None:
     now = HostEnv().clock.wall_ms()
     async with gateway_in(tmp_path) as gateway:
-        _, secret = await gateway.tokens.create("good", [Scope.CHAT])
+        _, secret = await gateway.tokens.create("good", [Scope.OPERATE], tenant="*")
         await gateway.tokens.create("soon", [Scope.CHAT], expires_ms=now + 86_400_000)
         old, _ = await gateway.tokens.create("old", [Scope.CHAT])
         broken, _ = await gateway.tokens.create("broken", [Scope.CHAT])
@@ -141,11 +141,21 @@ async def test_tokens_that_count_expired_ones_and_damaged_ones_are_told_apart(tm
     connection.close()
     found = look(tmp_path, FREE)["tokens"]
     said = " | ".join(each.says for each in found)
-    assert "2 of " in said
+    assert "2 of 4" in said
+    assert "look after lanes" not in said
     assert "1 tokens have expired" in said
     assert "1 tokens expire within a week" in said
     assert "1 tokens are damaged" in said
     assert secret not in said
+
+
+async def test_tokens_of_which_none_is_for_an_operator_of_all_are_a_warning(tmp_path: Path) -> None:
+    async with gateway_in(tmp_path) as gateway:
+        await gateway.tokens.create("chat", [Scope.CHAT], tenant="*")
+        await gateway.tokens.create("one", [Scope.OPERATE])
+    found = look(tmp_path, FREE)["tokens"]
+    assert [each.state for each in found] == [State.OK, State.WARN]
+    assert "--scope operate --tenant '*'" in found[1].hint
 
 
 def test_a_public_address_without_tokens_is_to_be_fixed(tmp_path: Path) -> None:
