@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # Sub-agents are part of the sessions and of the engine that they work for.
 # ruff: noqa: SLF001
 
-__all__ = ("Delegates", "Errand", "Subagent", "is_child_id")
+__all__ = ("Delegates", "Errand", "Subagent", "is_child_id", "root_of")
 
 _log = logging.getLogger("laneway")
 
@@ -79,6 +79,13 @@ def is_child_id(session_id: str) -> bool:
     """Whether a session id looks like that of a sub-agent."""
     parent, mark, short = session_id.rpartition(MARK)
     return bool(parent and mark) and len(short) == SHORT and all(char in "0123456789abcdef" for char in short)
+
+
+def root_of(session_id: str) -> str:
+    """The session that a sub-agent works for, at the top; any other session is its own."""
+    while is_child_id(session_id):
+        session_id = session_id.rpartition(MARK)[0]
+    return session_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

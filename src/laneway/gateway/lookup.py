@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from laneway.agent.subagents import root_of
 from laneway.errors import NotFoundError, PermissionDeniedError, UnknownTaskError
 from laneway.kernel.ledger import INTENT, LedgerEntry, decode_entry
 from laneway.kernel.mailbox import decode_approval
@@ -54,7 +55,7 @@ def current_turn(workspace: Workspace, owner: Owner) -> TurnEntry | None:
 
 def in_family(key: str, root: str) -> bool:
     """Whether a session is this one, or that of a sub-agent below it."""
-    return key == root or key.startswith(f"{root}~")
+    return key == root or (key.startswith(f"{root}~") and root_of(key) == root_of(root))
 
 
 async def find_entry(gateway: Gateway, caller: Caller, entry_id: str) -> tuple[Workspace, LedgerEntry]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from laneway.agent.host import THREADS_MAX
-from laneway.agent.subagents import is_child_id
+from laneway.agent.subagents import is_child_id, root_of
 from laneway.config import lanes_options
 from laneway.errors import (
     ConfigError,
@@ -191,7 +191,7 @@ class Gateway:
         if is_child_id(key):
             raise InvalidMessageError(
                 f"session {key!r} belongs to a sub-agent, which only its parent talks to",
-                hint=f"send it to {key.partition('~')[0]!r}",
+                hint=f"send it to {root_of(key)!r}",
             )
         self.admission.check(text, more.get("kind", "user"))
         who = await self._speaker(caller, text, sender)

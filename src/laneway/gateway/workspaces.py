@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from laneway.agent.agent import AsyncAgent
 from laneway.agent.files import arguments_of
 from laneway.agent.host import Host
-from laneway.agent.subagents import is_child_id
+from laneway.agent.subagents import root_of
 from laneway.config import inbox_options, lane_configs
 from laneway.config.files import WORKSPACE_FILES
 from laneway.errors import LanewayError, NotFoundError, UnavailableError, describe
@@ -159,7 +159,7 @@ class Workspace:
 
     async def session(self, tenant: str, key: str) -> AsyncSession:
         """An open session: the one in memory, or one that is opened now."""
-        root = _root_of(key)
+        root = root_of(key)
         session = self._sessions.get((tenant, root))
         if session is None:
             self._check_open()
@@ -183,7 +183,7 @@ class Workspace:
     @contextlib.asynccontextmanager
     async def using(self, tenant: str, key: str) -> AsyncIterator[AsyncSession]:
         """An open session that stays in memory as long as somebody uses it."""
-        name = (tenant, _root_of(key))
+        name = (tenant, root_of(key))
         self._used[name] += 1
         try:
             yield await self.session(tenant, key)
@@ -203,7 +203,7 @@ class Workspace:
 
     def _wake(self, owner: Owner) -> None:
         """A turn waits for its session to be opened."""
-        key = (owner.tenant, _root_of(owner.session))
+        key = (owner.tenant, root_of(owner.session))
         if not self._is_closed and key not in self._opening and key not in self._sessions:
             self._open_soon(key)
 
@@ -298,13 +298,6 @@ class Workspace:
 def fair(lanes: Mapping[str, LaneConfig]) -> dict[str, LaneConfig]:
     """Lanes that tenants share fairly: one that sends much does not hold up the others."""
     return {name: replace(config, fair_by=config.fair_by or "tenant") for name, config in lanes.items()}
-
-
-def _root_of(key: str) -> str:
-    """The session that a session of a sub-agent works for, at the top."""
-    while is_child_id(key):
-        key = key.rpartition("~")[0]
-    return key
 
 
 def _family(session: AsyncSession) -> list[AsyncSession]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from laneway.agent.subagents import is_child_id
+from laneway.agent.subagents import is_child_id, root_of
 from laneway.events import ApprovalAsked, ApprovalEnded, MessageEnded, TurnEnded, TurnReplied
 from laneway.gateway.channels.port import Outgoing, Place, Saying
 from laneway.kernel.messages import decode_message
@@ -15,18 +15,11 @@ if TYPE_CHECKING:
     from laneway.gateway.hub import Frame
     from laneway.ports import History
 
-__all__ = ("SPOKEN", "Letters", "root_of")
+__all__ = ("SPOKEN", "Letters")
 
 SPOKEN: Final = frozenset({TurnReplied.type, TurnEnded.type, MessageEnded.type, ApprovalAsked.type, ApprovalEnded.type})
 """The types of events that may have to be told."""
 FAILED: Final = "This could not be answered: the run ended with an error. Send it again, or ask whoever runs this."
-
-
-def root_of(key: str) -> str:
-    """The session that people talk to: a sub-agent works for it, at the top."""
-    while is_child_id(key):
-        key = key.rpartition("~")[0]
-    return key
 
 
 class Letters:

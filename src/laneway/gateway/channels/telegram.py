@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never
 
+from laneway.agent.subagents import root_of
 from laneway.errors import (
     ClosedError,
     DrainingError,
@@ -34,7 +35,6 @@ from laneway.errors import (
 )
 from laneway.events import ApprovalAsked, Event, MessageWaited, SessionEvent, TurnEnded, TurnStarted, TypingStarted
 from laneway.gateway.channels.fields import Fields
-from laneway.gateway.channels.letters import root_of
 from laneway.gateway.channels.outbox import STOP_MS, Later, Outbox, later
 from laneway.gateway.channels.port import ChannelRefusedError, Outgoing, Place, Saying
 from laneway.gateway.channels.splitting import length_of, split

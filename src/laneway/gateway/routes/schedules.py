@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
-from laneway.agent.subagents import is_child_id
+from laneway.agent.subagents import is_child_id, root_of
 from laneway.errors import InvalidMessageError, NotFoundError
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf, WorkspaceOf
 from laneway.gateway.lookup import find_schedule
@@ -65,7 +65,7 @@ async def add(
     if is_child_id(body.session_key):
         raise InvalidMessageError(
             f"session {body.session_key!r} belongs to a sub-agent, which only its parent talks to",
-            hint=f"use {body.session_key.partition('~')[0]!r}",
+            hint=f"use {root_of(body.session_key)!r}",
         )
     await gateway.audit.record(caller, "schedule.add", body.session_key, reason=body.reason, text=body.text[:200])
     schedule = await workspace.inbox.schedule(
