@@ -123,6 +123,7 @@ async def _talk(ctx: typer.Context, session: str, mode: Mode | None) -> None:
             await outbox.join()
             for each in tasks:
                 each.cancel()
+        screen.end_text()
         screen.flush()
     if trouble:
         raise trouble[0]

@@ -20,7 +20,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from laneway.cli.tables import age
+from laneway.cli.tables import age, clean
 from laneway.system import SystemClock
 
 __all__ = ("ChatScreen",)
@@ -52,6 +52,7 @@ class ChatScreen:
             bottom_toolbar=self._toolbar,
             key_bindings=bindings,
             refresh_interval=1.0,
+            erase_when_done=True,  # else the line that grows above it would stay, and be printed again when it is whole
             input=keys,
             output=output,
         )
@@ -63,9 +64,13 @@ class ChatScreen:
         if self._left:
             return None
         try:
-            return await self._prompt.prompt_async(handle_sigint=False)  # `interrupt` hears of it at all times
+            text = await self._prompt.prompt_async(handle_sigint=False)  # `interrupt` hears of it at all times
         except (EOFError, KeyboardInterrupt):
             return None
+        if text.strip():
+            self._ready.append(Text(f"> {clean(text)}"))
+            self.flush()
+        return text
 
     def leave(self) -> None:
         """End reading: there is nobody to talk with any more."""

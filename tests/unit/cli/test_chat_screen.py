@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from prompt_toolkit.input import DummyInput
+from prompt_toolkit.input import DummyInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
@@ -48,6 +48,18 @@ def test_nothing_is_lost_where_there_is_no_space(screen: ChatScreen, paper: io.S
     screen.end_text()
     screen.flush()
     assert paper.getvalue().replace("\n", "").replace(" ", "") == text.replace(" ", "")
+
+
+async def test_what_is_typed_while_a_line_grows_is_printed_once_and_the_line_goes_on(paper: io.StringIO) -> None:
+    console = Console(file=paper, width=30, color_system=None, highlight=False)
+    with create_pipe_input() as keys:
+        screen = ChatScreen("s1", console=console, keys=keys, output=DummyOutput())
+        screen.text("one two")
+        keys.send_text("and this\r")
+        assert await screen.read() == "and this"
+        screen.text(" three\n")
+        screen.flush()
+    assert paper.getvalue() == "> and this\none two three\n"
 
 
 def test_a_note_comes_after_what_was_being_said(screen: ChatScreen, paper: io.StringIO) -> None:
