@@ -448,6 +448,7 @@ _VALUES: Final[dict[str, Callable[[str], object]]] = {
     "drop": _read_drop,
 }
 
+
 def _help(rest: str) -> Directive | None:
     return None if rest.strip() else Help()
 

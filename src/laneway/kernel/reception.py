@@ -58,9 +58,7 @@ class Reception(Delivery):
         position = box.waiting
         if item.state is MessageState.QUEUED and not item.reason:
             item.reason = (
-                AT_ONCE
-                if was_idle and item.eager and not box.setup_error
-                else self._waits_for(box, item, now)
+                AT_ONCE if was_idle and item.eager and not box.setup_error else self._waits_for(box, item, now)
             )
         mode = item.mode.value
         self._message_event(MessageAccepted, item, wall, position=position, mode=mode)
