@@ -24,6 +24,7 @@ from laneway.errors import ConfigError, InvalidMessageError
 from laneway.gateway.channels import channel_problems
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.models import model_from
+from laneway.models.providers import TRY
 from laneway.policies import ConfirmationPolicy
 from laneway.runtime.envelope import check_key
 
@@ -111,7 +112,8 @@ class _Found:
                 self._note(each)
         except (ConfigError, InvalidMessageError) as error:
             setting = getattr(error, "setting", "")
-            self.add(error.message, source=setting or "the configuration", setting=setting, hint=error.hint)
+            hint = error.hint.replace(TRY, f"--model {SCRIPTED}")  # for whoever types, not for whoever programs
+            self.add(error.message, source=setting or "the configuration", setting=setting, hint=hint)
         return None
 
     def check(self) -> None:

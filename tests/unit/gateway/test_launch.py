@@ -38,6 +38,14 @@ def test_without_anything_the_current_folder_is_served_by_the_scripted_model(tmp
     assert any("THE MODEL IS SCRIPTED" in note for note in launch.notes)
 
 
+def test_a_model_without_a_key_is_told_with_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (said,) = problems(options(tmp_path, model="openai/gpt-5"))
+    assert "OPENAI_API_KEY is not set" in said
+    assert "--model scripted" in said
+    assert "AsyncAgent" not in said
+
+
 def test_the_file_of_the_current_folder_may_set_the_server_too(tmp_path: Path) -> None:
     folder_with(tmp_path, "name: mine\ndefault_model: scripted\ngateway: {port: 9000}\n")
     launch = prepare(options(tmp_path), {})
