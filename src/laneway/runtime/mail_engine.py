@@ -368,7 +368,8 @@ class MailEngine(Errands):
         job = self._jobs.get(owner)
         if job is None or job.state is not JobState.QUEUED:
             return ""
-        return f"its turn {job.explain()}"
+        _, _, waits = str(job.explain()).partition(" waits")  # without the name of the job, which says the same
+        return f"its turn waits{waits}"
 
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
