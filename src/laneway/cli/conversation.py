@@ -43,6 +43,7 @@ class Conversation:
         self._begun: set[str] = set()
         self._said = False
         self._failed = False
+        self._lost = False
 
     @property
     def is_working(self) -> bool:
@@ -73,7 +74,10 @@ class Conversation:
             self._aside(f"{disposition}{reason}", "yellow")
 
     def hear(self, told: Told) -> None:
-        """Show one event."""
+        """Show one event. That the connection is gone is said once, until something comes again."""
+        was_lost, self._lost = self._lost, told.event == LOST
+        if was_lost and self._lost:
+            return
         handler = HEARD.get(told.event)
         if handler is not None:
             handler(self, told)

@@ -8,7 +8,7 @@ import pytest
 
 from laneway.agent_events import AGENT_EVENTS
 from laneway.cli.conversation import HEARD, Conversation
-from laneway.cli.link import LOST, Told
+from laneway.cli.link import LOST, OPEN, Told
 from laneway.events import EVENT_TYPES
 
 
@@ -201,3 +201,12 @@ def test_no_event_can_act_on_the_terminal(talk: Conversation, paper: Paper, even
     assert "\x1b" not in shown
     assert "\x9b" not in shown
     assert "\x07" not in shown
+
+
+def test_that_the_connection_is_gone_is_said_once_until_it_is_back(talk: Conversation, paper: Paper) -> None:
+    for _ in range(3):
+        talk.hear(Told(event=LOST, data={"reason": "cut"}))
+    assert len(paper.shown) == 1
+    talk.hear(Told(event=OPEN))
+    talk.hear(Told(event=LOST, data={"reason": "cut"}))
+    assert len(paper.shown) == 2
