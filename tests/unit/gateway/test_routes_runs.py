@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from laneway.gateway.lookup import in_family
 from laneway.models import call, say
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from tests.agent_stage import Held
@@ -223,7 +222,3 @@ async def test_requests_of_subagents_are_those_of_the_session_they_work_for(tmp_
         assert (await body_of(await stage.client.get(f"/v1/runs/{child['run_id']}")))["answer"] == "below"
         resumed = await stage.client.post(f"/v1/runs/{child['run_id']}/resume")
         assert refusal(resumed) == (409, "conflict")
-
-
-def test_a_session_with_a_similar_key_is_of_another_family() -> None:
-    assert [in_family(key, "s1") for key in ("s1", "s1~a", "s1~a~b", "s10", "s", "s2~s1")] == [True] * 3 + [False] * 3
