@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from laneway.agent_events import AgentEvent, EndEvent, TurnEndEvent, TurnStartEvent
 from laneway.errors import InvalidMessageError, NotFoundError
 from laneway.events import EVENT_TYPES, SessionEvent, TurnEnded, TurnReplied
-from laneway.gateway.hub import Frame, Watcher, fields_of
+from laneway.gateway.hub import Frame, Watcher, fields_of, frame_of
 from laneway.gateway.so_far import rounds_done, so_far
 from laneway.mail import FINAL_TURN_STATES
 from laneway.rows import EventRow, Owner
@@ -296,7 +296,7 @@ class RunFeed(Feed):
     def _of_event(self, event: AgentEvent) -> Marked:
         owner = self._owner
         told = replace(event, session_id=owner.session)
-        frame = Frame(owner, told.event_type, 0, told.to_dict(), run_id=self._run_id)
+        frame = frame_of(owner, told, self._run_id)
         return Marked(frame, f"r{event.turn}" if isinstance(event, TurnEndEvent) else "")
 
     def _of_live(self, frames: Iterable[Frame]) -> list[Marked]:

@@ -27,13 +27,16 @@ from laneway.agent_events import AgentEvent
 from laneway.errors import OverloadedError
 from laneway.events import Event, SessionEvent, TurnEnded, TurnReplied
 from laneway.rows import Owner
+from laneway.telemetry.redaction import redact_tree
 
-__all__ = ("GONE", "SLOW", "STOPPING", "Frame", "Hub", "Watcher", "fields_of", "json_of")
+__all__ = ("GONE", "SLOW", "STOPPING", "Frame", "Hub", "Watcher", "fields_of", "frame_of", "json_of")
 
 GONE: Final = "gone"
 SLOW: Final = "slow"
 STOPPING: Final = "stopping"
 STOPPING_RETRY_MS: Final = 2_000
+REDACTED: Final = frozenset({"tool_start", "tool_output_delta", "tool_end"})
+"""Events with what tools were called with, and what they said."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +70,14 @@ class Frame:
         """The same with another mark for `Last-Event-ID`, or with none."""
         number = f"id: {mark}\n" if mark else ""
         return f"{number}event: {self.type}\ndata: {self.json()}\n\n".encode("utf-8", "backslashreplace")
+
+
+def frame_of(owner: Owner, event: AgentEvent, run_id: str) -> Frame:
+    """An event of a run. Secrets that a tool has come upon are hidden; what a person is asked to approve is whole."""
+    data = event.to_dict()
+    if event.event_type in REDACTED:
+        data["payload"] = redact_tree(data["payload"])
+    return Frame(owner, event.event_type, 0, data, run_id=run_id)
 
 
 class Watcher(AsyncIterator[Frame]):
@@ -244,7 +255,7 @@ class Hub:
     def on_agent_event(self, owner: Owner, event: AgentEvent) -> None:
         """Something has happened in a run."""
         if self.is_watched(owner.tenant, owner.session):
-            self._hand_out(Frame(owner, event.event_type, 0, event.to_dict(), run_id=event.run_id))
+            self._hand_out(frame_of(owner, event, event.run_id))
 
     def _hand_out(self, frame: Frame) -> None:
         owner = frame.owner

@@ -23,6 +23,7 @@ from laneway.agent_events import (
     TurnStartEvent,
 )
 from laneway.gateway.hub import Frame
+from laneway.telemetry.redaction import redact_tree
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
@@ -53,8 +54,13 @@ class _Round:
             "turn": self.turn,
             "text": "".join(self.text),
             "reasoning": "".join(self.reasoning),
-            "calls": list(self.calls.values()),
+            "calls": [_safe(call) for call in self.calls.values()],
         }
+
+
+def _safe(call: dict[str, Any]) -> dict[str, Any]:
+    """A call without secrets; what somebody is asked to approve is whole."""
+    return call if call.get("state") == "asked" else {**call, **redact_tree({k: call[k] for k in ("args", "output")})}
 
 
 def summed_up(events: Iterable[AgentEvent]) -> dict[str, Any]:

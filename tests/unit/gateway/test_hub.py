@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from laneway.agent_events import TextDeltaEvent, ToolStartEvent
+from laneway.agent_events import ConfirmationRequiredEvent, TextDeltaEvent, ToolOutputDeltaEvent, ToolStartEvent
 from laneway.errors import OverloadedError
 from laneway.events import LanePaused, MessageAccepted, TurnEnded, TurnReplied
-from laneway.gateway.hub import Frame, Hub, json_of
+from laneway.gateway.hub import Frame, Hub, frame_of, json_of
+from laneway.gateway.so_far import summed_up
 from laneway.mail import MessageState, TurnState
 from laneway.rows import Owner
 
@@ -145,3 +146,17 @@ def test_values_that_json_lacks_do_not_break_a_stream() -> None:
     told = json.loads(json_of(event.to_dict()))
     assert told["payload"]["args"] == {"a": None, "b": [1], "c": [2, ["default", "w", "s1"]]}
     assert json.loads(json_of({"e": ValueError("no"), "f": frozenset({3})})) == {"e": "no", "f": [3]}
+
+
+def test_secrets_that_a_tool_has_come_upon_are_not_told_and_what_is_to_be_approved_is_whole() -> None:
+    secret = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
+    owner = Owner("default", "w", "s")
+    start = ToolStartEvent(tool_id="1", tool_name="bash", args={"command": f"curl -H 'Authorization: Bearer {secret}'"})
+    delta = ToolOutputDeltaEvent(tool_id="1", tool_name="bash", text=f"OPENAI_API_KEY={secret}")
+    asked = ConfirmationRequiredEvent(approval_id="a", tool_id="1", tool_name="bash", args={"key": secret})
+    assert secret not in str(frame_of(owner, start, "r").data)
+    assert secret not in str(frame_of(owner, delta, "r").data)
+    assert secret in str(frame_of(owner, asked, "r").data)
+    told = summed_up([start, delta])
+    assert secret not in str(told)
+    assert told["calls"][0]["tool_name"] == "bash"
