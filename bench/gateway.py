@@ -196,7 +196,7 @@ async def http_steer(steers: int) -> Numbers:
     with scratch() as folder:
         async with _gateway(folder) as port:
             sender, watcher = await Connection.to(port), await Connection.to(port)
-            plan = "\nthen\n".join("wait 0.02" for _ in range(3 * steers))
+            plan = "\nthen\n".join(["wait 0.02"] * 50)  # the scripted model does what it was told last
             events = watcher.events("s")
             await sender.ask(sender.message("s", plan))
             ended, sent = 0.0, False
@@ -204,7 +204,7 @@ async def http_steer(steers: int) -> Numbers:
                 now = time.perf_counter()
                 if kind == "tool_start" and not sent:
                     sent = True
-                    await sender.ask(sender.message("s", f"steer {len(added)}", mode="steer"))
+                    await sender.ask(sender.message("s", plan, mode="steer"))
                 elif kind == "tool_end":
                     ended = now
                 elif kind == "steered":

@@ -83,13 +83,11 @@ async def ended(stage: GatewayStage, *ids: str) -> None:
         await stage.gateway.default.inbox.wait(each)
 
 
-async def until(is_so: Callable[[], object], *, spins: int = 5_000) -> None:
-    """Let others run until something is so; with a store on disk that takes more rounds."""
-    for _ in range(spins):
-        if is_so():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+async def until(is_so: Callable[[], object], *, patience_s: float = 30) -> None:
+    """Let others run until something is so: a store on disk takes its time, however often others get their turn."""
+    async with asyncio.timeout(patience_s):
+        while not is_so():  # noqa: ASYNC110 - what it waits for tells nobody
+            await asyncio.sleep(0)
 
 
 async def entry_in(stage: GatewayStage, owner: Owner, call_id: str, state: LedgerState) -> str:

@@ -130,7 +130,7 @@ class Served:
             (await body_of(await client.post("/v1/schedules", json=daily), 201))["schedule_id"] for _ in range(3)
         ]
         desk = stage.gateway.default.host.desk
-        await until(lambda: inbox.approvals() and desk.tasks(), spins=1_000_000)
+        await until(lambda: inbox.approvals() and desk.tasks())
         runs = (await body_of(await client.get("/v1/sessions/s1/runs")))["items"]
         self.known = {
             "sessions": ["s1", "s2", "never"],
