@@ -37,16 +37,16 @@ def ls(
     watched(
         ctx,
         lambda: read(ctx, lambda source: waiting_in(source, session)),
-        lambda found: _show_waiting(found, as_json=as_json),
+        lambda found: _show_waiting(found, as_json=as_json, is_one=session is not None),
         watch=watch,
     )
 
 
-def _show_waiting(found: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show_waiting(found: list[dict[str, Any]], *, as_json: bool, is_one: bool) -> None:
     if as_json:
         print_json({"items": found, "next": None})
         return
-    is_one = len({each["session_key"] for each in found}) == 1  # then its name is left out: the room is for the reason
+    # Who has named the session knows it: the room is for the reason.
     columns = ("*session", ">#", "message", "state", ">waited", "*text", "+why")[is_one:]
     rows = [
         (each["session_key"], each["position"], each["message_id"], each["disposition"], age(each["waited_ms"]),
