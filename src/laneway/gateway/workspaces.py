@@ -266,6 +266,8 @@ class Workspace:
     def _make_room(self) -> None:
         """Close the sessions that were idle longest, if there are too many."""
         excess = 0 if self._is_closed else len(self._sessions) - self._sessions_max
+        if excess <= 0:
+            return
         for key, session in list(self._sessions.items()):
             if excess <= 0:
                 break

@@ -123,18 +123,35 @@ def _scheduled(kernel: Kernel, entry: Entry, *, now: int, wall_ms: int) -> Expla
     )
 
 
+def why_queued(entry: Entry, now: int) -> str:
+    """What a queued job waits for, as far as its lane says it at a glance: however many are before it."""
+    lane = entry.aside or entry.lanes[entry.stage]
+    shut = _shut(lane, now)
+    if shut:
+        return shut
+    return f"waits for a slot of lane {lane.name!r}: {lane.held} of {lane.cap} taken"
+
+
+def _shut(lane: Lane, now: int) -> str:
+    """Why a lane starts nothing, whatever is free; empty if it would."""
+    if lane.paused or lane.cap == 0:
+        return f"waits: lane {lane.name!r} {'is paused' if lane.paused else 'has width 0'}"
+    if lane.closed_until is not None and lane.closed_until > now:
+        why = f" ({lane.closed_reason})" if lane.closed_reason else ""
+        return f"waits: lane {lane.name!r} is closed for {duration(lane.closed_until - now)}{why}"
+    return ""
+
+
 def _queued(kernel: Kernel, entry: Entry, *, now: int, wall_ms: int) -> Explanation:
     lane = entry.lanes[entry.stage]
     position = position_of(entry, now)
     if entry.aside is not None:
         lane = entry.aside
+    text = _shut(lane, now)
     if lane.paused or lane.cap == 0:
-        how = "is paused" if lane.paused else "has width 0"
-        return _answer(entry, WaitReason.PAUSED, f"waits: lane {lane.name!r} {how}", position=position)
+        return _answer(entry, WaitReason.PAUSED, text, position=position)
     if lane.closed_until is not None and lane.closed_until > now:
         left = lane.closed_until - now
-        why = f" ({lane.closed_reason})" if lane.closed_reason else ""
-        text = f"waits: lane {lane.name!r} is closed for {duration(left)}{why}"
         until = lane.closed_wall_ms
         return _answer(entry, WaitReason.CLOSED, text, position=position, estimate_ms=left, until_ms=until)
     owner = _exclusive_owner(entry, lane)

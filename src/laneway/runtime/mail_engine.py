@@ -35,6 +35,7 @@ from laneway.errors import (
 )
 from laneway.kernel import texts
 from laneway.kernel.delivery import CLOSING
+from laneway.kernel.explain import why_queued
 from laneway.kernel.mailbox import (
     AbandonTurn,
     Add,
@@ -368,8 +369,7 @@ class MailEngine(Errands):
         job = self._jobs.get(owner)
         if job is None or job.state is not JobState.QUEUED:
             return ""
-        _, _, waits = str(job.explain()).partition(" waits")  # without the name of the job, which says the same
-        return f"its turn waits{waits}"
+        return f"its turn {why_queued(job, self.now())}"  # without its place: that would be counted each time
 
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
