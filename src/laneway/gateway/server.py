@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import shutil
@@ -46,6 +47,8 @@ __all__ = ("Server", "bind", "run", "url_of")
 _log = logging.getLogger("laneway.gateway")
 
 BACKLOG: Final = 2048
+COLLECT_AFTER: Final = (20_000, 20, 20)
+"""When garbage is looked for: with thousands of sessions in memory, looking as often as usual takes much of the time."""
 QUICK_S: Final = 0.5  # requests that are answered at once get this long before the gateway closes
 SPARE_S: Final = 1.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -100,6 +103,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; then say so."""
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what is there by now stays: the collector need not look at it again and again
+        gc.set_threshold(*COLLECT_AFTER)
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
