@@ -48,7 +48,7 @@ _log = logging.getLogger("laneway.gateway")
 
 BACKLOG: Final = 2048
 COLLECT_AFTER: Final = (20_000, 20, 20)
-"""When garbage is looked for: with thousands of sessions in memory, looking as often as usual takes much of the time."""
+"""When garbage is looked for: with thousands of sessions in memory, the usual pace takes much of the time."""
 QUICK_S: Final = 0.5  # requests that are answered at once get this long before the gateway closes
 SPARE_S: Final = 1.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
