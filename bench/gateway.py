@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,9 @@ gateway:
 MANY: Final = 32
 BUSY: Final = "wait 600"
 READY_S: Final = 60
+PATIENCE_S: Final = 60
+STEERS_A_RUN: Final = 20
+PLAN: Final = "\nthen\n".join(["wait 0.02"] * 25)
 
 
 class Connection:
@@ -72,7 +75,7 @@ class Connection:
         assert head.startswith(b"HTTP/1.1 20"), body
         return body
 
-    async def events(self, session: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def events(self, session: str) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
         """The events of a session from now on."""
         self._writer.write(f"GET /v1/sessions/{session}/events HTTP/1.1\r\n{self._host}\r\n".encode())
         await self._reader.readuntil(b"\r\n\r\n")
@@ -190,31 +193,43 @@ async def http_steer(steers: int) -> Numbers:
     """How long after a steer was sent over HTTP the model is asked with it, beyond the call that was at work.
 
     A run makes one call of 20 ms after the other. What it is told while a call runs, it hears after that call: the
-    time from the end of the call to the event that says so is what Laneway adds.
+    time from the end of the call to the event that says so is what Laneway adds. A run is steered a few times and then
+    told to end, and the next one has a session of its own: rounds of tools are limited, and a conversation that grows
+    would be measured, too.
     """
     added: list[float] = []
     with scratch() as folder:
-        async with _gateway(folder) as port:
-            sender, watcher = await Connection.to(port), await Connection.to(port)
-            plan = "\nthen\n".join(["wait 0.02"] * 50)  # the scripted model does what it was told last
-            events = watcher.events("s")
-            await sender.ask(sender.message("s", plan))
-            ended, sent = 0.0, False
-            async for kind, _ in events:
-                now = time.perf_counter()
-                if kind == "tool_start" and not sent:
-                    sent = True
-                    await sender.ask(sender.message("s", plan, mode="steer"))
-                elif kind == "tool_end":
-                    ended = now
-                elif kind == "steered":
-                    added.append(now - ended)
-                    sent = False
-                    if len(added) >= steers:
-                        break
+        async with _gateway(folder) as port, asyncio.timeout(PATIENCE_S):
+            sender = await Connection.to(port)
+            for first in range(0, steers, STEERS_A_RUN):
+                added += await _steer_a_run(port, sender, f"s{first}", min(STEERS_A_RUN, steers - first))
             sender.close()
-            watcher.close()
     return percentiles(added, "ms")
+
+
+async def _steer_a_run(port: int, sender: Connection, session: str, steers: int) -> list[float]:
+    added: list[float] = []
+    watcher = await Connection.to(port)
+    events = watcher.events(session)
+    await sender.ask(sender.message(session, PLAN))
+    ended, sent = 0.0, False
+    async for kind, _ in events:
+        now = time.perf_counter()
+        if kind == "tool_start" and not sent:
+            sent = True
+            # the scripted model does what it was told last
+            await sender.ask(sender.message(session, PLAN if len(added) + 1 < steers else "enough", mode="steer"))
+        elif kind == "tool_end":
+            ended = now
+        elif kind == "steered":
+            added.append(now - ended)
+            sent = False
+        elif kind == "end":
+            break
+    await events.aclose()
+    watcher.close()
+    assert len(added) == steers, added
+    return added
 
 
 MEASURES: Final[dict[str, Measure]] = {

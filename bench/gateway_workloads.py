@@ -16,7 +16,7 @@ HTTP: Final = Workload(
         case("accept, one", "http_accept_one", 2_000, 300),
         case("bare, many", "http_bare_many", 6_400, 640),
         case("accept, many", "http_accept_many", 6_400, 640),
-        case("answer, many", "http_accept_idle", 3_200, 640),
+        case("answer, many", "http_accept_idle", 1_600, 640),
     ),
     ratios=(
         Ratio(
