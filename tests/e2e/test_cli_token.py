@@ -53,6 +53,13 @@ def test_whoever_makes_the_first_token_hears_what_follows_from_it(tmp_path: Path
     assert ["every request needs one" in each for each in said] == [True, False]
 
 
+def test_a_token_for_a_worker_closes_nothing_and_does_not_say_so(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/x.db"
+    said = [run("token", "create", "w", "--scope", "worker", "--store", store).stderr for _ in range(2)]
+    said.append(run("token", "create", "phone", "--store", store).stderr)
+    assert ["every request needs one" in each for each in said] == [False, False, True]
+
+
 def test_a_token_ends_when_it_was_told_to(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/x.db"
     made = json.loads(run("token", "create", "phone", "--expires", "30d", "--store", store, "--json").stdout)
@@ -115,6 +122,8 @@ def test_a_tool_of_an_agent_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_a_running_server_makes_lists_and_revokes(tmp_path: Path) -> None:
     async with cli_stage(tmp_path) as stage:
         admin = admin_of(stage)
+        worker = await stage.run("token", "create", "w", "--scope", "worker", TOKEN=admin)
+        assert "every request needs one" not in worker.stderr
         first = await stage.run("token", "create", "first", TOKEN=admin)
         assert "every request needs one" in first.stderr
         made = await stage.json("token", "create", "phone", "--expires", "1h", "--reason", "new", TOKEN=admin)

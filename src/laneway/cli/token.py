@@ -174,16 +174,18 @@ def create(
 
     def asked(server: Server) -> tuple[dict[str, Any], bool]:
         body = {"name": name, "scopes": scopes, "tenant": tenant or None, "expires_in_ms": span_ms, "reason": reason}
-        return server.post("/tokens", body), sum(each["kept"] for each in server.get("/tokens")["items"]) == 1
+        made = server.post("/tokens", body)
+        closing = [each for each in server.get("/tokens")["items"] if each["kept"] and each["scopes"] != [Scope.WORKER]]
+        return made, len(closing) == 1 and scopes != [Scope.WORKER]
 
     async def kept(book: TokenBook, audit: Audit) -> tuple[dict[str, Any], bool]:
-        is_first = book.is_empty
+        was_open = book.is_empty
         expires_ms = None if span_ms is None else SystemClock().wall_ms() + span_ms
         whose = tenant or "default"
         facts = {"scopes": [str(each) for each in scopes], "for_tenant": whose, "expires_ms": expires_ms}
         await audit.record(_caller(whose), "token.create", name, reason=reason, **facts)
         made, secret = await book.create(name, scopes, tenant=whose, expires_ms=expires_ms)
-        return {**_fields(made), "secret": secret}, is_first
+        return {**_fields(made), "secret": secret}, was_open and not book.is_empty
 
     made, is_first = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
     if as_json:

@@ -23,6 +23,8 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from laneway.errors import ConfigError, LanewayError, OverloadedError, RateLimitedError, UsageError
+from laneway.external import RESULT_MAX
+from laneway.gateway.access import Scope as Right
 from laneway.gateway.access import secret_of
 from laneway.gateway.problems import Problem, problem, problem_of
 from laneway.gateway.rates import address_of
@@ -54,6 +56,9 @@ CORS_EXPOSED: Final = ("Idempotent-Replayed", "Location", "Retry-After", "X-Requ
 REMEMBERED_MAX: Final = 1_000
 BODIES_MAX: Final = 64
 """So many bodies of the largest size may be under way at one time, in all."""
+WORK: Final = "/v1/tasks/"
+WORK_MAX: Final = 3 * RESULT_MAX + 1_000_000
+"""The largest result of a worker, whose JSON may be in ASCII: that takes three times as much. And what is around it."""
 POLICY_VIOLATED: Final = 1008
 CLOSE: Final = {"Connection": "close"}
 NARROW: Final = b"default-src 'none'; frame-ancestors 'none'"
@@ -242,7 +247,7 @@ class Guard:
         try:
             said = self._check(scope, is_write=scope["method"] not in SAFE)
             if said.is_chunked or said.length not in (b"", b"0"):
-                body = await self._body(said, receive)
+                body = await self._body(said, receive, self._most(scope))
                 held = len(body)
                 self._held += held
                 receive = _replay(body, receive)
@@ -299,12 +304,21 @@ class Guard:
             )
         return said
 
-    async def _body(self, said: Said, receive: Receive) -> bytes:
+    def _most(self, scope: Scope) -> int:
+        """How many bytes a body may have: more from a worker, and only where results go."""
+        token: Token | None = scope[TOKEN]
+        if token is None or not scope["path"].startswith(WORK):
+            return self._body_max
+        caller = token.caller()
+        may = caller.may(Right.WORKER) or caller.may(Right.OPERATE)
+        return max(self._body_max, WORK_MAX) if may else self._body_max
+
+    async def _body(self, said: Said, receive: Receive, most: int) -> bytes:
         """The whole body, within its size and time."""
         if said.length and not (said.length.isdigit() and len(said.length) <= 20):
             raise _refused(UsageError("Content-Length is a number of bytes"), CLOSE)
-        if said.length and int(said.length) > self._body_max:
-            raise self._too_large()
+        if said.length and int(said.length) > most:
+            raise _too_large(most)
         if said.coding not in (b"", b"identity"):
             detail = "the body of a request is not packed here"
             raise Refusal(problem(415, "encoded", detail, hint="leave Content-Encoding out", headers=CLOSE))
@@ -317,8 +331,8 @@ class Guard:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     while message.get("more_body"):
-                        if size > self._body_max:
-                            raise self._too_large()
+                        if size > most:
+                            raise _too_large(most)
                         self._check_room()
                         message = await receive()
                         if message["type"] == "http.disconnect":
@@ -332,17 +346,13 @@ class Guard:
             finally:
                 self._held -= size
             body = b"".join(pieces)
-        if len(body) > self._body_max:
-            raise self._too_large()
+        if len(body) > most:
+            raise _too_large(most)
         return body
 
     def _check_room(self) -> None:
         if self._held > self._body_max * BODIES_MAX:
             raise _refused(OverloadedError("too many large requests come at one time", retry_after_ms=1_000))
-
-    def _too_large(self) -> Refusal:
-        detail = f"the body of a request has at most {self._body_max:,} bytes"
-        return Refusal(problem(413, "too_large", detail, hint="send less", body_max=self._body_max))
 
     def _dressed(self, send: Send) -> Send:
         """Put the headers on that every answer has."""
@@ -396,6 +406,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
+
+
+def _too_large(most: int) -> Refusal:
+    detail = f"the body of a request has at most {most:,} bytes"
+    return Refusal(problem(413, "too_large", detail, hint="send less", body_max=most))
 
 
 def _slow() -> Refusal:

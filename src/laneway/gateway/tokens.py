@@ -3,6 +3,9 @@
 All tokens are in memory: what is written to the file behind the book's back has no effect before the next start. A row
 that cannot be read opens nothing, and counts as a token that was made: a damaged store never opens the gateway wider.
 
+A token that is for workers alone does not close a server on this machine: whoever talked to it without a token before
+the first worker came still may.
+
 A stream outlives the request that opened it: whoever listens (`on_end`) is told when a token stops to count, so that
 what was opened with it ends then.
 """
@@ -65,6 +68,17 @@ class Token:
     revoked_ms: int | None = None
     digest: str = field(default=NOBODY, repr=False)
     seq: int = 0
+    has_more: bool = False  # scopes of a later version, which mean nothing here
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it outlives the process."""
+        return self.seq > 0
+
+    @property
+    def closes(self) -> bool:
+        """Whether nobody is let in without a token any more, now that there is this one."""
+        return self.is_kept and (self.has_more or self.scopes != (Scope.WORKER,))
 
     def counts(self, wall_ms: int) -> bool:
         """Whether it opens anything at this moment."""
@@ -96,6 +110,7 @@ class TokenBook:
         self._clock = clock
         self._tokens: dict[str, Token] = {}
         self._kept = 0
+        self._is_closed = False  # to whoever has no token
         self._timer: asyncio.TimerHandle | None = None
         self._next_ms: int | None = None  # when the timer has something to do
         self.on_end: list[Callable[[str, str], None]] = []
@@ -107,6 +122,7 @@ class TokenBook:
         loaded = await self._store.load_workspace(GATEWAY)
         self._tokens = {row.id: _decoded(row) for row in loaded.states if row.kind == KIND}
         self._kept = len(self._tokens)
+        self._is_closed = any(each.closes for each in self._tokens.values())
         self._arm()
 
     def close(self) -> None:
@@ -117,8 +133,11 @@ class TokenBook:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has ever made a token that is kept: then the machine itself is trusted to talk."""
-        return not self._kept
+        """Whether no token is kept, except for workers alone: then the machine itself is trusted to talk.
+
+        One that was revoked is still kept.
+        """
+        return not self._is_closed
 
     def tokens(self) -> list[Token]:
         """Every token, oldest first, revoked ones included."""
@@ -132,9 +151,9 @@ class TokenBook:
         return token
 
     def counts(self, token_id: str) -> bool:
-        """Whether a token opens anything now. The empty id is whoever is on this machine while no token is kept."""
+        """Whether a token opens anything now. The empty id is whoever is on this machine while `is_empty`."""
         token = self._tokens.get(token_id)
-        return not (token_id or self._kept) if token is None else token.counts(self._clock.wall_ms())
+        return not (token_id or self._is_closed) if token is None else token.counts(self._clock.wall_ms())
 
     def check(self, caller: Caller) -> None:
         """Refuse a caller whose token has stopped to count since it was let in: for what takes longer than a moment."""
@@ -163,8 +182,9 @@ class TokenBook:
         await self._keep(token, forgotten)
         for each in forgotten:
             self._tokens.pop(each.id, None)  # who made one at the same time has forgotten it already
-        self._kept = sum(each.seq > 0 for each in self._tokens.values())
-        if self._kept == 1:
+        self._kept = sum(each.is_kept for each in self._tokens.values())
+        was_closed, self._is_closed = self._is_closed, self._is_closed or token.closes
+        if self._is_closed and not was_closed:
             self._end("", "revoked")  # nobody is let in without a token any more
         self._arm()
         return token, secret
@@ -275,10 +295,12 @@ def _decoded(row: StateRow) -> Token:
     try:
         body = json.loads(row.body)
         known = set(Scope)
+        scopes = tuple(Scope(each) for each in body["scopes"] if each in known)  # a later version may know more
         return Token(
             id=row.id,
             name=check_key(body["name"], "name"),
-            scopes=tuple(Scope(each) for each in body["scopes"] if each in known),  # a later version may know more
+            scopes=scopes,
+            has_more=len(scopes) < len(body["scopes"]),
             tenant=ALL_TENANTS if body["tenant"] == ALL_TENANTS else check_key(body["tenant"], "tenant"),
             created_ms=_moment(body["created_ms"]),
             expires_ms=None if body["expires_ms"] is None else _moment(body["expires_ms"]),

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laneway.errors import ConfigError, RateLimitedError
+from laneway.external import RESULT_MAX
 from laneway.gateway.access import SUBPROTOCOL, Scope, secret_of
-from laneway.gateway.guard import Guard, Hosts
+from laneway.gateway.guard import WORK_MAX, Guard, Hosts
 from laneway.gateway.rates import Rates, address_of
 from laneway.gateway.settings import GatewaySettings
 from laneway.gateway.tokens import TokenBook
@@ -400,6 +401,37 @@ async def test_many_large_bodies_at_one_time_are_bounded_in_all() -> None:
     assert door.guard._held == 6_400  # noqa: SLF001
     assert (await door.ask("POST", (b"content-length", b"5"), pieces=[b"12345"])).status == 200
     assert door.guard._held == 6_400  # noqa: SLF001
+
+
+@pytest.mark.parametrize(
+    ("scope", "path", "status"),
+    [
+        (Scope.WORKER, "/v1/tasks/t1/complete", 200),
+        (Scope.WORKER, "/v1/tasks/frames", 200),
+        (Scope.OPERATE, "/v1/tasks/t1/complete", 200),
+        (Scope.CHAT, "/v1/tasks/t1/complete", 413),
+        (Scope.WORKER, "/v1/sessions/s/messages", 413),
+        (Scope.WORKER, "/v1/tasksandmore", 413),
+        (None, "/v1/tasks/t1/complete", 413),
+    ],
+)
+async def test_only_results_of_workers_may_be_large(scope: Scope | None, path: str, status: int) -> None:
+    door = Door(body_max=10)
+    secret = door.tokens.create_for_now("w", [scope]) if scope is not None else "nonsense"
+    sender = (b"authorization", f"Bearer {secret}".encode())
+    for head in ((b"content-length", b"11"), (b"transfer-encoding", b"chunked")):
+        seen = await door.ask("POST", sender, head, path=path, pieces=[b"12345", b"678901"])
+        assert seen.status == status
+
+
+async def test_a_result_of_a_worker_has_a_limit_too_and_is_not_read() -> None:
+    door = Door()
+    sender = (b"authorization", f"Bearer {door.tokens.create_for_now('w', [Scope.WORKER])}".encode())
+    for length in (WORK_MAX + 1, 100_000_000):
+        seen = await door.ask("POST", sender, (b"content-length", str(length).encode()), path="/v1/tasks/frames")
+        assert (seen.status, seen.code) == (413, "too_large")
+    assert door.bodies == []
+    assert WORK_MAX > 3 * RESULT_MAX
 
 
 async def test_a_client_that_goes_away_in_its_body_starts_nothing() -> None:

@@ -151,6 +151,55 @@ async def test_revoking_the_last_token_does_not_open_the_gateway(shelf: Shelf) -
     assert not (await shelf.book()).is_empty
 
 
+async def test_a_token_for_workers_alone_does_not_close_the_gateway(shelf: Shelf) -> None:
+    book = await shelf.book()
+    told: list[tuple[str, str]] = []
+    book.on_end.append(lambda token_id, why: told.append((token_id, why)))
+    worker, secret = await book.create("w", (Scope.WORKER,))
+    assert book.is_empty
+    assert book.counts("")
+    assert told == []
+    book = await shelf.book()
+    assert book.is_empty
+    assert book.find(secret) is not None
+    book.on_end.append(lambda token_id, why: told.append((token_id, why)))
+    await book.create("phone", CHAT)
+    assert not book.is_empty
+    assert not book.counts("")
+    assert told == [("", "revoked")]
+    await book.create("w2", (Scope.WORKER,))
+    await book.create("tablet", CHAT)
+    assert told == [("", "revoked")]  # once
+    await book.revoke(worker.id)
+    assert not book.is_empty
+
+
+@pytest.mark.parametrize("scopes", [(Scope.WORKER, Scope.CHAT), (Scope.OPERATE,), (Scope.ADMIN,)])
+async def test_a_token_that_is_also_for_something_else_closes_the_gateway(
+    shelf: Shelf, scopes: tuple[Scope, ...]
+) -> None:
+    book = await shelf.book()
+    await book.create("x", scopes)
+    assert not book.is_empty
+    assert not (await shelf.book()).is_empty
+
+
+async def test_a_worker_with_a_scope_of_a_later_version_closes_the_gateway(shelf: Shelf) -> None:
+    await shelf.write("deadbeef", json.dumps({**GOOD, "scopes": ["fly", "worker"]}))
+    assert not (await shelf.book()).is_empty
+    await shelf.write("deadbeef", json.dumps({**GOOD, "scopes": ["worker"]}))
+    assert (await shelf.book()).is_empty
+
+
+async def test_who_talks_without_a_token_still_may_when_a_worker_has_one(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        headers = await stage.token(Scope.WORKER)
+        assert (await stage.client.get("/v1/sessions")).status_code == 200
+        assert (await stage.client.get("/v1/sessions", headers=headers)).status_code == 403
+        await stage.token(Scope.CHAT)
+        assert (await stage.client.get("/v1/sessions")).status_code == 401
+
+
 async def test_a_token_for_now_counts_and_is_never_written(shelf: Shelf) -> None:
     book = await shelf.book()
     secret = book.create_for_now("operator", (Scope.OPERATE,))
