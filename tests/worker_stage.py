@@ -10,7 +10,7 @@ from typing import Any
 from laneway import Inbox
 from laneway.errors import TransportUnavailableError
 from laneway.external import ExternalTask, ExternalTaskResult, Lease
-from laneway.kernel.task_board import TaskEnd
+from laneway.kernel.task_entries import TaskEnd
 from laneway.ports import Transport
 from laneway.runtime.task_desk import TaskDesk
 from laneway.testing import fake_host

@@ -15,6 +15,7 @@ from laneway.dialogue import ResultStatus, ToolResult
 __all__ = (
     "AGENT_EVENTS",
     "AgentEvent",
+    "BackgroundEndEvent",
     "CommandDeadLetteredEvent",
     "CommandRetryEvent",
     "ConfirmationEscalatedEvent",
@@ -27,6 +28,7 @@ __all__ = (
     "ErrorEvent",
     "ExternalTaskCompletedEvent",
     "ExternalTaskPendingEvent",
+    "ExternalTaskProgressEvent",
     "ExternalTaskStartedEvent",
     "HookFailedEvent",
     "MessageQueuedEvent",
@@ -47,6 +49,7 @@ __all__ = (
     "SubagentStartEvent",
     "TaskUpdatedEvent",
     "TextDeltaEvent",
+    "ToolBackgroundedEvent",
     "ToolEndEvent",
     "ToolInputDeltaEvent",
     "ToolOutputDeltaEvent",
@@ -241,6 +244,32 @@ class ToolEndEvent(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolBackgroundedEvent(AgentEvent):
+    """A call takes longer than `after_ms` and goes on in the background; its `tool_end` follows at once."""
+
+    event_type: ClassVar[str] = "tool_backgrounded"
+    tool_id: str
+    tool_name: str
+    after_ms: int
+    background_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundEndEvent(AgentEvent):
+    """A call that went on in the background has really ended; `run_id` is that of the run that made it."""
+
+    event_type: ClassVar[str] = "background_end"
+    background_id: str
+    tool_id: str
+    tool_name: str
+    tool_output: str
+    status: ResultStatus
+    exit_code: int | None = None
+    artifact: str | None = None
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionDeniedEvent(AgentEvent):
     """A gate has refused a call before it was queued: `hook`, `permission`, `skill` or `approval`."""
 
@@ -353,6 +382,19 @@ class ExternalTaskStartedEvent(AgentEvent):
     command_type: str
     worker: str
     attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalTaskProgressEvent(AgentEvent):
+    """A worker says how far it has come with an external task; `percent` is 0 to 100, if it is known."""
+
+    event_type: ClassVar[str] = "external_task_progress"
+    task_id: str
+    lane: str
+    command_type: str
+    worker: str
+    text: str = ""
+    percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

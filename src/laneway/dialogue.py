@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from laneway.errors import ConfigError
-from laneway.records import DURATION_MAX_MS, Effect, check_whole
+from laneway.records import DURATION_MAX_MS, Effect, check_labels, check_whole
 
 __all__ = (
     "Answer",
@@ -48,6 +48,7 @@ class ResultStatus(StrEnum):
     CANCELLED = "cancelled"  # the run was ended; it was not started, or it was a read
     TIMED_OUT = "timed_out"  # it ran longer than it may
     UNKNOWN = "unknown"  # it had begun, and nobody knows how far it came
+    BACKGROUND = "background"  # it goes on while the model does; its end comes as a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class ToolResult:
     @property
     def is_error(self) -> bool:
         """Whether the model is told that it did not work."""
-        return self.status is not ResultStatus.OK
+        return self.status not in (ResultStatus.OK, ResultStatus.BACKGROUND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,8 @@ class ToolSpec:
     """What a tool is. `parameters` is a JSON Schema of an object; lane None means: by its name.
 
     A `local` tool runs in the process of the agent, whoever else runs the calls of its lane. One that `waits` does
-    nothing but wait for other runs: whoever waits for it lends its slots.
+    nothing but wait for other runs: whoever waits for it lends its slots. `labels` are what a worker must have to run
+    its calls elsewhere. A call of a `background` tool that takes long may go on while the model does.
     """
 
     name: str
@@ -164,8 +166,11 @@ class ToolSpec:
     timeout_ms: int | None = None
     local: bool = False
     waits: bool = False
+    labels: tuple[str, ...] = ()
+    background: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", check_labels(self.labels))
         try:
             object.__setattr__(self, "effect", Effect(self.effect))
         except ValueError:

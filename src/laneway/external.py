@@ -21,10 +21,11 @@ from laneway.dialogue import ToolOutput, compact_json
 from laneway.errors import UsageError, text_of
 from laneway.records import Effect, Fields
 
-__all__ = ("ExternalTask", "ExternalTaskResult", "Lease", "TaskState")
+__all__ = ("ExternalTask", "ExternalTaskResult", "Lease", "Progress", "TaskState")
 
 OUTPUTS = ("output", "stdout", "content")
 RESULT_MAX = 10_000_000
+PROGRESS_MAX = 500
 
 
 class TaskState(StrEnum):
@@ -45,12 +46,31 @@ class TaskState(StrEnum):
         return self not in (TaskState.PENDING, TaskState.LEASED, TaskState.STARTED)
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far somebody has come: a line of text, and 0 to 100 percent if that is known."""
+
+    text: str = ""
+    percent: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise UsageError(f"the text of a progress is text, not {self.text!r:.80}")
+        object.__setattr__(self, "text", text_of(self.text)[:PROGRESS_MAX])
+        percent = self.percent
+        if percent is None:
+            return
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+            raise UsageError(f"a progress is 0 to 100 percent, not {percent!r:.80}")
+
+
 class ExternalTask(Fields):
     """A call that somebody else is to make, as it was when it was asked for; by item or by attribute, plain JSON.
 
     `payload` is the arguments of the tool `command_type`. `attempt` counts how often it was given to somebody, from 1.
     `idempotency_key` is the same at every attempt. `task["remaining_ms"]` is what was left when it was asked for;
-    `task.remaining_ms()` is what is left now.
+    `task.remaining_ms()` is what is left now. `workspace` is the folder of the session on the host, `workspace_name`
+    what the host calls it. `labels` are what a worker must have. `progress` is what the worker said last.
     """
 
     task_id: str
@@ -69,10 +89,20 @@ class ExternalTask(Fields):
     effect: str
     state: str
     worker: str
+    workspace_name: str
+    labels: list[str]
+    progress: dict[str, Any] | None
 
-    def __init__(self, values: Mapping[str, Any], *, remaining: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        remaining: Callable[[], int] | None = None,
+        report: Callable[[Progress], None] | None = None,
+    ) -> None:
         super().__init__(values)
         object.__setattr__(self, "_remaining", remaining)
+        object.__setattr__(self, "_report", report)
 
     def remaining_ms(self) -> int:
         """How much time is left for it; 0 when there is none."""
@@ -82,6 +112,13 @@ class ExternalTask(Fields):
     def is_timed_out(self) -> bool:
         """Whether its time is over."""
         return self.remaining_ms() <= 0
+
+    def progress_is(self, text: str = "", percent: float | None = None) -> None:
+        """Tell the host how far the work has come, from any thread. It hears of it with the next sign of life."""
+        progress = Progress(text, percent)
+        report: Callable[[Progress], None] | None = self.__dict__.get("_report")
+        if report is not None:
+            report(progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

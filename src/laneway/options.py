@@ -35,7 +35,7 @@ from laneway.checked import (
 from laneway.errors import ConfigError
 from laneway.mail import Mode, QueueOptions
 from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
-from laneway.records import DURATION_MAX_MS, Boost, Effect, RateLimit, RetryPolicy, check_whole
+from laneway.records import DURATION_MAX_MS, Boost, Effect, RateLimit, RetryPolicy, check_labels, check_whole
 
 __all__ = (
     "SESSION_LANES",
@@ -59,6 +59,7 @@ SESSION_LANES = ("control", "query", "execute", "generate")
 """The lanes of a session, the first in priority first."""
 
 MODES = ("internal", "external", "hybrid")
+STICKY = ("session", "workspace", "tenant")
 ON_CRASH = ("resume", "report", "ask")
 DEFAULT_TIMEOUT_MS = 60_000
 DEAD_LETTERS = 1_000
@@ -191,6 +192,10 @@ class LaneHandlerConfig:
     `timeout_ms` is how long somebody else may take; calls in this process follow the timeouts of their lanes.
     `ordered=False` lets neighbouring calls of one answer go out together. `lease_ms` is how long a worker may be silent
     before its task is taken from it. `fallback=True` runs a call here that nobody has taken within `timeout_ms`.
+
+    Only workers that have all `labels` are given its tasks. `sticky` (`session`, `workspace` or `tenant`) has a task
+    wait up to `sticky_ms` for the worker that began the one before it of the same session, workspace or tenant; after
+    that anybody may take it. A call of a tool that allows it goes on in the background after `background_after_ms`.
     """
 
     mode: str = "internal"
@@ -198,6 +203,10 @@ class LaneHandlerConfig:
     ordered: bool = True
     lease_ms: int = 30_000
     fallback: bool = False
+    labels: tuple[str, ...] = ()
+    sticky: str = ""
+    sticky_ms: int = 5_000
+    background_after_ms: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", one_of("mode", self.mode, MODES))
@@ -205,6 +214,11 @@ class LaneHandlerConfig:
         check_whole(self.lease_ms, setting="lease_ms", least=1, most=DURATION_MAX_MS)
         flag("ordered", self.ordered)
         flag("fallback", self.fallback)
+        object.__setattr__(self, "labels", check_labels(self.labels))
+        object.__setattr__(self, "sticky", one_of("sticky", self.sticky, STICKY) if self.sticky else "")
+        check_whole(self.sticky_ms, setting="sticky_ms", least=0, most=DURATION_MAX_MS)
+        if self.background_after_ms is not None:
+            check_whole(self.background_after_ms, setting="background_after_ms", least=0, most=DURATION_MAX_MS)
 
 
 # ---- the settings that are filled in one by one ----
@@ -457,7 +471,8 @@ class SessionOptions(Checked):
 
     Of the calls: `tool_lanes` and `tool_effects` say by the name of a tool where it runs and what it does to the world.
     Of the run: `max_tool_rounds` (50), `max_calls_per_answer` (64), `max_execution_time_ms`, `tool_timeout_ms`,
-    `output_max` (30,000 characters of a tool's output are shown to the model). Of the session: `session_store`,
+    `output_max` (30,000 characters of a tool's output are shown to the model). `background_after_ms`: a call that takes
+    longer goes on in the background, if its tool allows it or is one of `background_tools`. Of the session: `session_store`,
     `session_id`, `mode` (what a message does while the session is busy), `messages` (the cap of its queue, what gives
     way, debounce), `on_crash` (`resume`, `report` or `ask`).
     Of the gates: `permission_policy`, `confirmation_policy`, `hooks`, `skill_dirs`. Of how work is broken up:
@@ -495,6 +510,8 @@ class SessionOptions(Checked):
     max_calls_per_answer: int | None = None
     max_execution_time_ms: int | None = None
     tool_timeout_ms: int | None = None
+    background_after_ms: int | None = None
+    background_tools: Iterable[str] | None = None
     output_max: int | None = None
     auto_compact: bool | None = None
     auto_compact_threshold: float | None = None
@@ -537,6 +554,8 @@ class SessionOptions(Checked):
         "max_calls_per_answer": optional(whole(1, 1_000_000)),
         "max_execution_time_ms": optional(whole(1, DURATION_MAX_MS)),
         "tool_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
+        "background_after_ms": optional(whole(0, DURATION_MAX_MS)),
+        "background_tools": optional(_each(text)),
         "output_max": optional(whole(1)),
         "auto_compact": optional(flag),
         "auto_compact_threshold": optional(number(0.05, 1)),

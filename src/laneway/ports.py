@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from laneway.dialogue import Chunk, Intent, ModelRequest, ToolContext, ToolOutput, ToolSpec
-from laneway.external import ExternalTaskResult, Lease
+from laneway.external import ExternalTaskResult, Lease, Progress
 from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
 
 __all__ = ("Clock", "History", "Ids", "Model", "Random", "Store", "Tool", "Transport")
@@ -158,24 +158,42 @@ class Transport(Protocol):
 
     A worker claims, says that it starts before it does anything, shows signs of life while it works, and completes.
     Every method may raise `TransportUnavailableError`; after one of those a worker may say the same thing again.
+    A `Worker` leaves a keyword out when it has nothing to say with it.
     """
 
-    async def claim(
-        self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
+    async def claim(  # noqa: PLR0913 - one question; what nobody asks for is left out
+        self,
+        worker: str,
+        *,
+        lanes: Sequence[str] = (),
+        limit: int = 1,
+        wait_ms: int = 0,
+        commands: Sequence[str] = (),
+        labels: Sequence[str] = (),
+        workspaces: Sequence[str] = (),
+        lease_ms: int | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> list[Lease]:
-        """Take up to `limit` tasks of some lanes (all if none is named) and tools; waits up to `wait_ms` for one."""
+        """Take up to `limit` tasks of some lanes (all if none is named) and tools; waits up to `wait_ms` for one.
+
+        `labels` are what the worker has; `workspaces` those it serves (all if none is named); `lease_ms` how long it
+        would like to be allowed to be silent; `about` are facts for the list of workers.
+        """
 
     async def start(self, task_id: str, token: str) -> None:
         """Say that it begins: only then it may. Raises `LeaseLostError` when it must not. Saying it twice is once."""
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
+    async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """Show a sign of life. False: nobody wants the task any more, stop; `LeaseLostError`: it is somebody else's."""
 
     async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
         """Say what became of it. True: it counts. A second time is answered the same. Raises `LeaseLostError`."""
 
-    async def release(self, task_id: str, token: str, reason: str = "") -> None:
-        """Give a task back that was not started."""
+    async def release(self, task_id: str, token: str, reason: str = "", *, begun: bool = False) -> None:
+        """Give a task back that was not started.
+
+        With `begun` also one that was: a `write` is unknown then, anything else goes to another worker.
+        """
 
     async def close(self) -> None:
         """Let go of the connection."""

@@ -6,6 +6,7 @@ and never half applied. Times are whole milliseconds everywhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -37,6 +38,7 @@ __all__ = (
     "Stats",
     "WaitReason",
     "check_concurrency",
+    "check_labels",
     "check_whole",
 )
 
@@ -44,6 +46,9 @@ JobId = NewType("JobId", str)
 
 CONCURRENCY_MAX = 1_000_000
 DURATION_MAX_MS = 10 * 365 * 24 * 3600 * 1000
+LABELS_MAX = 50
+LABEL_MAX = 100
+_LABEL = re.compile(r"[^\s,\x00-\x1f]+")
 
 
 class Priority(IntEnum):
@@ -115,6 +120,22 @@ def check_whole(value: object, *, setting: str, least: int, most: int) -> int:
             value=value,
         )
     return value
+
+
+def check_labels(value: object, *, setting: str = "labels") -> tuple[str, ...]:
+    """Labels of workers and of what wants one: short words such as `gpu` or `os=linux`, sorted, each once."""
+    hint = "labels are words such as gpu or os=linux"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"{setting} must be a list, not {value!r:.80}", setting=setting, value=value, hint=hint)
+    labels = list(value)
+    for label in labels:
+        if not isinstance(label, str) or not 0 < len(label) <= LABEL_MAX or not _LABEL.fullmatch(label):
+            said = f"{setting} has {label!r:.80}, which is no label"
+            raise ConfigError(said, setting=setting, value=label, hint=hint)
+    if len(labels) > LABELS_MAX:
+        said = f"{setting} has {len(labels):,} labels, and there may be {LABELS_MAX}"
+        raise ConfigError(said, setting=setting, value=len(labels), hint=hint)
+    return tuple(sorted(set(labels)))
 
 
 def check_concurrency(value: object, *, setting: str = "concurrency") -> int:

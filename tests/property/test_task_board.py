@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from laneway.errors import ConflictError, LeaseLostError
 from laneway.external import ExternalTaskResult
-from laneway.kernel.task_board import ATTEMPTS_MAX, TASK_TRANSITIONS, TaskBoard, TaskEntry, TaskOrder, decode_task
+from laneway.kernel.task_board import ATTEMPTS_MAX, TASK_TRANSITIONS, TaskBoard
+from laneway.kernel.task_entries import Taker, TaskEntry, TaskOrder, Wanted, decode_task
 from laneway.records import Effect
 from laneway.rows import Owner, StateRow
 from tests.property.worlds import effort
@@ -199,7 +200,9 @@ class BoardMachine(RuleBasedStateMachine):
     def claim(self, lanes: set[str], commands: set[str]) -> None:
         """A worker takes the oldest task that fits."""
         token = f"token-{len(self.tokens)}"
-        taken = self.board.claim(f"w-{token}", lanes, commands, now=self.now, token=lambda: token)
+        taken = self.board.claim(
+            Wanted(frozenset(lanes), frozenset(commands)), Taker(f"w-{token}"), now=self.now, token=lambda: token
+        )
         fits = [
             paper
             for paper in self.papers.values()
@@ -291,12 +294,12 @@ class BoardMachine(RuleBasedStateMachine):
         paper, token = self.held(data.draw)
         held = token == paper.token != "" and paper.state in ("leased", "started")
         try:
-            back = self.board.release(self.entry(paper.id), token)
+            back = self.board.release(self.entry(paper.id), token, wall=WALL)
         except ConflictError:
             assert held
             assert paper.told
             return
-        assert back is (held and not paper.told)
+        assert (back is not None) is (held and not paper.told)
         if back:
             paper.back()
             self.save(paper.id)

@@ -10,7 +10,8 @@ import pytest
 
 from laneway.agent.confirmations import Confirmations
 from laneway.agent.gates import Asked, Gates, Refusal
-from laneway.kernel.task_board import TaskBoard, TaskEntry, TaskNews
+from laneway.kernel.task_board import TaskBoard
+from laneway.kernel.task_entries import TaskEntry, TaskNews
 from laneway.sim.campaign import run_seed
 from laneway.sim.gates_tier import run_gates_seed
 from laneway.sim.trace import SimFailedError

@@ -19,7 +19,7 @@ from laneway.errors import (
     UsageError,
 )
 from laneway.external import ExternalTaskResult, Lease, TaskState
-from laneway.kernel.task_board import TaskEnd, TaskNews, TaskOrder
+from laneway.kernel.task_entries import TaskEnd, TaskNews, TaskOrder
 from laneway.records import Effect
 from laneway.rows import Batch, Owner, StateRow
 from laneway.runtime.task_desk import TaskDesk
@@ -281,7 +281,7 @@ async def test_a_claim_that_waits_gets_the_next_task_at_once() -> None:
         await on.put()
         await passing(0)
         assert [lease.task.task_id for lease in await claiming] == ["t"]
-        assert on.desk._claimers == {}  # noqa: SLF001 - nobody waits any more
+        assert on.desk.hall._claimers == {}  # noqa: SLF001 - nobody waits any more
 
 
 @staged
@@ -304,7 +304,7 @@ async def test_claims_that_wait_are_served_in_the_order_of_their_arrival() -> No
 async def test_a_claim_that_waits_in_vain_gets_nothing() -> None:
     async with stage() as on:
         assert await on.desk.claim("w", wait_ms=200) == []
-        assert on.desk._claimers == {}  # noqa: SLF001 - nobody waits any more
+        assert on.desk.hall._claimers == {}  # noqa: SLF001 - nobody waits any more
 
 
 @staged

@@ -10,7 +10,8 @@ import pytest
 
 from laneway.errors import ConflictError, LeaseLostError, StoreUnavailableError
 from laneway.external import ExternalTaskResult, TaskState
-from laneway.kernel.task_board import BIG, FINISHED_MAX, TaskBoard, TaskEntry, TaskOrder
+from laneway.kernel.task_board import BIG, FINISHED_MAX, TaskBoard
+from laneway.kernel.task_entries import TaskEntry, TaskOrder
 from laneway.records import Effect
 from laneway.stores.memory import MemoryDisk
 from tests.inbox_stage import staged

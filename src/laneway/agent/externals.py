@@ -18,12 +18,13 @@ from laneway.agent_events import (
     AgentEvent,
     ExternalTaskCompletedEvent,
     ExternalTaskPendingEvent,
+    ExternalTaskProgressEvent,
     ExternalTaskStartedEvent,
 )
 from laneway.dialogue import ToolOutput, copied
 from laneway.external import ExternalTask, ExternalTaskResult, TaskState
 from laneway.kernel.ledger import LEDGER_TRANSITIONS, Change, LedgerState
-from laneway.kernel.task_board import TaskEnd, TaskEntry, TaskNews, TaskOrder
+from laneway.kernel.task_entries import TaskEnd, TaskEntry, TaskNews, TaskOrder
 from laneway.options import LaneHandlerConfig
 from laneway.records import DURATION_MAX_MS
 from laneway.tools.outputs import cap_output
@@ -70,10 +71,13 @@ class Externals:
                 self.take_back(run_id)
 
     def take_back(self, run_id: str) -> None:
-        """Nobody goes on with a run: what is out of it is withdrawn, and what nobody had begun is known not to be."""
-        book = self._session.book
+        """Nobody goes on with a run: what is out of it is withdrawn, and what nobody had begun is known not to be.
+
+        What is in the background goes on without its run.
+        """
+        book, behind = self._session.book, self._session.background_calls.keys()
         for entry in self.desk.held(self._session.owner):
-            if entry.run_id != run_id:
+            if entry.run_id != run_id or entry.key in behind:
                 continue
             end = self.desk.withdraw(entry.task_id, GONE)
             known = book.entries.get(entry.key)
@@ -108,7 +112,16 @@ class Externals:
             key=asked.key,
             workspace=session.workspace,
             correlation_id=session.settings.correlation_id,
+            labels=tuple(sorted({*handler.labels, *asked.tool.spec.labels})),
+            sticky=self._sticky(handler.sticky),
+            sticky_ms=handler.sticky_ms,
         )
+
+    def _sticky(self, by: str) -> str:
+        """What the tasks that would like to go to one worker have in common."""
+        session = self._session
+        names = {"session": session.owner.session, "workspace": session.workspace, "tenant": session.owner.tenant}
+        return f"{by}:{names[by]}" if by else ""
 
     def offer(self, asked: Asked, handler: LaneHandlerConfig, task_id: str) -> None:
         """Make a task; it goes to the store with the next commit and cannot be seen before `publish`."""
@@ -160,7 +173,13 @@ class Externals:
         if task is None:
             return ""
         by = f" by {task['worker']}" if task["worker"] else ""
-        return f"task {task_id} is {task['state']}{by}, {task['remaining_ms']} ms are left."
+        why = self.desk.why(task_id)
+        more = f": {why}" if why else ""
+        return f"task {task_id} is {task['state']}{by}, {task['remaining_ms']} ms are left{more}."
+
+    def is_out(self, task_id: str) -> bool:
+        """Whether a task of this session has not ended."""
+        return any(entry.task_id == task_id for entry in self.desk.held(self._session.owner))
 
     def count(self) -> int:
         """How many tasks are out."""
@@ -185,6 +204,15 @@ class Externals:
                 command_type=entry.command_type,
                 worker=entry.worker,
                 attempt=entry.attempt,
+            )
+        elif news.kind == "progress" and entry.progress is not None:
+            event = ExternalTaskProgressEvent(
+                task_id=entry.task_id,
+                lane=entry.lane,
+                command_type=entry.command_type,
+                worker=entry.worker,
+                text=entry.progress.text,
+                percent=entry.progress.percent,
             )
         elif news.kind == "ended":
             event = completed_event(entry)

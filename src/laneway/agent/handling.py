@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
 from laneway.checked import made_of, refuse_unknown
 from laneway.errors import UsageError
 from laneway.external import ExternalTask, ExternalTaskResult
 from laneway.options import DEFAULT_TIMEOUT_MS, LaneHandlerConfig
+from laneway.records import check_labels
 
 if TYPE_CHECKING:
     from laneway.agent.externals import Externals
@@ -68,6 +69,10 @@ class Handling(ABC):
         ordered: bool = True,
         lease_ms: int = 30_000,
         fallback: bool = False,
+        labels: Sequence[str] = (),
+        sticky: str = "",
+        sticky_ms: int = 5_000,
+        background_after_ms: int | None = None,
         **unknown: Never,
     ) -> None:
         """Say who makes the calls of a lane from the next one on: `internal`, `external` or `hybrid`.
@@ -78,7 +83,17 @@ class Handling(ABC):
         if isinstance(mode, Mapping):
             mode = made_of(LaneHandlerConfig, mode, what="lane_handler")
         elif not isinstance(mode, LaneHandlerConfig):
-            mode = LaneHandlerConfig(mode, timeout_ms, ordered, lease_ms, fallback)
+            mode = LaneHandlerConfig(
+                mode,
+                timeout_ms,
+                ordered,
+                lease_ms,
+                fallback,
+                check_labels(labels),
+                sticky,
+                sticky_ms,
+                background_after_ms,
+            )
         await self.ready()
         if self.lanes is None:
             raise UsageError("this session has no queue", hint="give it one: queue_config=SessionQueueConfig()")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
     from laneway.ports import Model, Store
     from laneway.rows import Owner
+    from laneway.runtime.task_hall import TaskHall
     from laneway.runtime.turns import Turn
 
 __all__ = ("Host", "account_of", "host_of", "tool_lanes")
@@ -67,7 +68,7 @@ class _Handler:
 class Host:
     """The inbox and the lanes of the sessions of one store."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what hosts may share is given one by one
         self,
         store: Store | None,
         env: HostEnv,
@@ -75,6 +76,7 @@ class Host:
         key: object,
         before: Host | None = None,
         lanes: Lanes | None = None,
+        hall: TaskHall | None = None,
         **mail: Any,
     ) -> None:
         self.key = key
@@ -92,7 +94,7 @@ class Host:
         self._opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
         engine = self.inbox.engine
-        self.desk = TaskDesk(engine)
+        self.desk = TaskDesk(engine, hall)
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.turn_lane = self._turn_lane
         engine.on_settled = self._settled

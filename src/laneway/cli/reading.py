@@ -22,7 +22,7 @@ from laneway.errors import (
 from laneway.kernel import stories
 from laneway.kernel.mailbox import decode_approval, session_id
 from laneway.kernel.messages import decode_message
-from laneway.kernel.task_board import TASK, decode_task
+from laneway.kernel.task_entries import TASK, decode_task
 from laneway.mail import WAITING_STATES, ApprovalState, MessageState, Outcome, TurnState
 from laneway.mail import Final as Ended
 from laneway.rows import EntryRow, EventRow, MessageRow, Owner, StateRow

@@ -34,6 +34,7 @@ from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Receipt
 from laneway.ports import Store
 from laneway.rows import MessageRow, StateRow
+from laneway.runtime.task_hall import TaskHall
 from laneway.stores import open_store
 from laneway.system import HostEnv
 
@@ -70,11 +71,13 @@ class Gateway:
             threads_max=THREADS_MAX,
             close_timeout_ms=settings.drain_ms,
         )
+        self.hall = TaskHall(self.env.clock.monotonic_ms, self.env.clock.wall_ms)
         self.workspaces = {
             spec.name: Workspace(
                 spec,
                 store=self.store,
                 lanes=self.lanes,
+                hall=self.hall,
                 env=self.env,
                 sessions_max=settings.sessions_max,
                 close_timeout_ms=settings.drain_ms,
@@ -123,6 +126,7 @@ class Gateway:
     def begin_stop(self) -> None:
         """The process is asked to end: streams end now, with a word about it, so that the server can."""
         self.is_stopping = True
+        self.hall.close()
         for workspace in self.workspaces.values():
             workspace.hub.close("stopping")
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from laneway.lanes import Lanes
     from laneway.ports import Store
     from laneway.records import LaneConfig
+    from laneway.runtime.task_hall import TaskHall
     from laneway.system import HostEnv
 
 __all__ = ("Workspace", "fair")
@@ -55,6 +56,7 @@ class Workspace:
         *,
         store: Store,
         lanes: Lanes,
+        hall: TaskHall,
         env: HostEnv,
         sessions_max: int,
         close_timeout_ms: int,
@@ -67,7 +69,7 @@ class Workspace:
         options: dict[str, Any] = {**inbox_options(spec.agent.settings)}
         del options["on_crash"]  # runs go on: that is what checkpoints are for
         options.update(workspace=spec.name, commands=True, close_timeout_ms=close_timeout_ms)
-        self.host = Host(store, env, key=self, lanes=lanes, **options)
+        self.host = Host(store, env, key=self, lanes=lanes, hall=hall, **options)
         own = [str(spec.folder / name) for name in WORKSPACE_FILES]
         self.host.fixed = frozenset(os.path.realpath(each).casefold() for each in (*spec.files, *own))
         self.hub = Hub(spec.name)

@@ -16,44 +16,42 @@ outlives its end), writes down what has changed and tells those who wait.
 A lease is a token. Only the holder of the newest token may start, show signs of life and complete. A worker that was
 told that it may begin is `confirmed`: from then on nobody else begins a `write`. Until then, a lease that ends gives
 the task back, whatever its effect, because whoever was not told to begin has not begun.
+
+A task waits in a line: one for each lane, command and set of labels, oldest first. A sticky task waits for some time in
+the line of the worker that began the one before it, and then in the line of everybody.
 """
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from laneway.errors import ConflictError, LeaseLostError
-from laneway.external import ExternalTask, ExternalTaskResult, TaskState
-from laneway.kernel.checkpoints import check_shape, read_body, refuse, to_json
+from laneway.external import ExternalTaskResult, Progress, TaskState
+from laneway.kernel.checkpoints import to_json
+from laneway.kernel.task_entries import HELD, LIVE, SAID, Kind, Taker, TaskEntry, TaskNews, TaskOrder, Wanted
 from laneway.records import Effect
-from laneway.rows import Owner, StateRow
+from laneway.rows import Owner
 
 __all__ = (
     "ATTEMPTS_MAX",
     "BIG",
     "HOST",
-    "TASK",
     "TASK_TRANSITIONS",
     "TaskBoard",
     "TaskChange",
-    "TaskEnd",
-    "TaskEntry",
-    "TaskNews",
-    "TaskOrder",
-    "decode_task",
 )
 
-TASK: Final = "task"
-VERSION: Final = 1
 ATTEMPTS_MAX: Final = 5
 FINISHED_MAX: Final = 10_000
 STALE_MAX: Final = 1_000
+STICKY_MAX: Final = 10_000
+LEASE_MAX_MS: Final = 3_600_000
+"""What a worker may wish for."""
 REASON_MAX: Final = 2_000
 BIG: Final = 10_000
 """A result with more characters than this is in the store only, once it is there."""
@@ -106,271 +104,35 @@ TASK_TRANSITIONS: Final[dict[tuple[TaskState, TaskChange], TaskState]] = {
 }
 """What is not listed is refused: an end never changes."""
 
-_LIVE: Final = frozenset({TaskState.PENDING, TaskState.LEASED, TaskState.STARTED})
-_HELD: Final = frozenset({TaskState.LEASED, TaskState.STARTED})
-_ENDED_WELL_OR_NOT: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOrder:
-    """What somebody else is to do. `key` is the same at every attempt; `payload` is JSON."""
-
-    owner: Owner
-    task_id: str
-    lane: str
-    command_type: str
-    payload: dict[str, Any]
-    timeout_ms: int
-    lease_ms: int
-    effect: Effect
-    run_id: str = ""
-    key: str = ""
-    workspace: str = ""
-    correlation_id: str | None = None
-    call_id: str = ""
-
-
-class TaskEnd(NamedTuple):
-    """How a task has ended. `had_started`: somebody had been told to begin, or had been given it by polling."""
-
-    state: TaskState
-    result: ExternalTaskResult | None
-    reason: str
-    worker: str
-    had_started: bool
-    attempt: int
-    duration_ms: int
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class TaskEntry:
-    """One task; only the board changes it. `payload` is JSON text, so that nobody can change it from outside."""
-
-    owner: Owner
-    task_id: str
-    lane: str
-    command_type: str
-    payload: str
-    timeout_ms: int
-    lease_ms: int
-    effect: Effect
-    run_id: str = ""
-    key: str = ""
-    workspace: str = ""
-    correlation_id: str | None = None
-    call_id: str = ""
-    seq: int = 0
-    created_ms: int = 0  # wall
-    state: TaskState = TaskState.PENDING
-    attempt: int = 1
-    token: str = ""  # of the newest lease
-    worker: str = ""  # who has, or had, that lease
-    confirmed: bool = False  # the holder was told that it may begin
-    handed_out: bool = False  # the host has seen it by polling
-    result: ExternalTaskResult | None = None
-    reason: str = ""
-    ended_ms: int = 0  # wall
-    is_slim: bool = False  # it has ended and has a result, which is in the store only
-    published: bool = False
-    timeout_due: int = 0  # monotonic
-    lease_due: int = 0  # monotonic
-    lease_number: int = field(default=0, repr=False)  # how often it was leased or given back: old timers are stale
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it has not ended."""
-        return self.state in _LIVE
-
-    @property
-    def had_started(self) -> bool:
-        """Whether somebody may have begun with it."""
-        return self.confirmed or self.handed_out
-
-    @property
-    def is_settleable(self) -> bool:
-        """Whether a late result of the last worker still counts: nobody else got it, and nobody knows its effect."""
-        return self.state is TaskState.UNKNOWN or (
-            self.state is TaskState.TIMED_OUT and self.effect is Effect.WRITE and self.confirmed and not self.has_result
-        )
-
-    @property
-    def has_result(self) -> bool:
-        """Whether somebody has said what became of it."""
-        return self.result is not None or self.is_slim
-
-    @property
-    def end(self) -> TaskEnd:
-        """How it has ended."""
-        assert not self.is_live
-        took = max(0, self.ended_ms - self.created_ms)
-        return TaskEnd(self.state, self.result, self.reason, self.worker, self.had_started, self.attempt, took)
-
-    def view(self, remaining_ms: int, *, remaining: Callable[[], int] | None = None) -> ExternalTask:
-        """The task as a worker and the host get to see it."""
-        return ExternalTask(
-            {
-                "task_id": self.task_id,
-                "session_id": self.owner.session,
-                "run_id": self.run_id,
-                "lane": self.lane,
-                "command_type": self.command_type,
-                "payload": json.loads(self.payload),
-                "timeout_ms": self.timeout_ms,
-                "remaining_ms": max(0, remaining_ms),
-                "attempt": self.attempt,
-                "created_at": self.created_ms,
-                "workspace": self.workspace,
-                "idempotency_key": self.key,
-                "tenant_id": self.owner.tenant,
-                "correlation_id": self.correlation_id,
-                "effect": self.effect.value,
-                "state": self.state.value,
-                "worker": self.worker if self.state in _HELD else "",
-            },
-            remaining=remaining,
-        )
-
-    def remaining_ms(self, now: int) -> int:
-        """How much of its time is left."""
-        return max(0, self.timeout_due - now) if self.published else self.timeout_ms
-
-    @property
-    def row_key(self) -> Hashable:
-        """What its row is known by."""
-        return (TASK, self.task_id)
-
-    def to_row(self) -> StateRow:
-        """Everything about it that a restart has to know: a lease that nobody has begun under is not part of that."""
-        assert not self.is_slim  # the store has more
-        state = TaskState.PENDING if self.state is TaskState.LEASED else self.state
-        live = self.is_live
-        body: dict[str, Any] = {
-            "v": VERSION,
-            "lane": self.lane,
-            "command": self.command_type,
-            "timeout_ms": self.timeout_ms,
-            "lease_ms": self.lease_ms,
-            "effect": self.effect.value,
-            "attempt": self.attempt,
-            "created_ms": self.created_ms,
-        }
-        if live:
-            body["payload"] = self.payload
-        for name in ("run_id", "key", "workspace", "correlation_id", "call_id", "reason", "ended_ms"):
-            value = getattr(self, name)
-            if value:
-                body[name] = value
-        if state is not TaskState.PENDING:
-            body |= {"token": self.token, "worker": self.worker, "begun": self.confirmed, "shown": self.handed_out}
-        elif self.handed_out:
-            body["shown"] = True
-        if self.result is not None:
-            body["result"] = [self.result.success, self.result.result, self.result.error]
-        return StateRow(TASK, self.task_id, *self.owner, self.seq, int(live), state.value, to_json(body))
-
-
-class TaskNews(NamedTuple):
-    """Something has happened to a task: `pending`, `started`, `requeued`, `ended`, `settled` or `refused`."""
-
-    kind: str
-    entry: TaskEntry
-    note: str = ""
-
-
-# ---- reading ----
-
-_STATES: Final = {state.value: state for state in TaskState if state is not TaskState.LEASED}
-_EFFECTS: Final = {effect.value: effect for effect in Effect}
-_SHAPE: Final[dict[str, type]] = {
-    "lane": str,
-    "command": str,
-    "timeout_ms": int,
-    "lease_ms": int,
-    "effect": str,
-    "attempt": int,
-    "created_ms": int,
-}
-_MAYBE: Final[dict[str, type]] = {
-    "payload": str,
-    "run_id": str,
-    "key": str,
-    "workspace": str,
-    "correlation_id": str,
-    "call_id": str,
-    "reason": str,
-    "ended_ms": int,
-    "token": str,
-    "worker": str,
-    "begun": bool,
-    "shown": bool,
-    "result": list,
-}
-
-
-def decode_task(row: StateRow) -> TaskEntry:
-    """The task that a row was made of; refuses a damaged one with `StoreCorruptError`."""
-    body = read_body(row, TASK, VERSION)
-    check_shape(row, body, _SHAPE, _MAYBE)
-    state, effect = _STATES.get(row.state), _EFFECTS.get(body["effect"])
-    if state is None:
-        refuse(row, f"a stored task cannot be {row.state!r}")
-    if effect is None:
-        refuse(row, f"there is no effect {body['effect']!r}")
-    if bool(row.live) is not (state in _LIVE):
-        refuse(row, f"it is {row.state} and {'live' if row.live else 'not live'}")
-    if body["timeout_ms"] < 1 or body["lease_ms"] < 1 or body["attempt"] < 1:
-        refuse(row, "a time or an attempt is less than 1")
-    if row.live and not _is_mapping(body.get("payload", "")):
-        refuse(row, "its payload is no JSON object")
-    if state is TaskState.STARTED and not body.get("token"):
-        refuse(row, "it has started, and nobody has its lease")
-    return TaskEntry(
-        owner=Owner(row.tenant, row.workspace, row.session),
-        task_id=row.id,
-        lane=body["lane"],
-        command_type=body["command"],
-        payload=body.get("payload", "{}"),
-        timeout_ms=body["timeout_ms"],
-        lease_ms=body["lease_ms"],
-        effect=effect,
-        run_id=body.get("run_id", ""),
-        key=body.get("key", ""),
-        workspace=body.get("workspace", ""),
-        correlation_id=body.get("correlation_id"),
-        call_id=body.get("call_id", ""),
-        seq=row.seq,
-        created_ms=body["created_ms"],
-        state=state,
-        attempt=body["attempt"],
-        token=body.get("token", ""),
-        worker=body.get("worker", ""),
-        # Whoever is on disk as having started may have been told so, whatever became of the answer.
-        confirmed=body.get("begun", False) or state is TaskState.STARTED,
-        handed_out=body.get("shown", False),
-        result=_result_in(row, body.get("result")),
-        reason=body.get("reason", ""),
-        ended_ms=body.get("ended_ms", 0),
-    )
-
-
-def _is_mapping(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _result_in(row: StateRow, value: list[Any] | None) -> ExternalTaskResult | None:
-    if value is None:
-        if row.state in _ENDED_WELL_OR_NOT:
-            refuse(row, f"it has {row.state}, and has no result")
-        return None
-    if len(value) != 3 or type(value[0]) is not bool or not (value[2] is None or type(value[2]) is str):
-        refuse(row, "its result should be success, result and error")
-    return ExternalTaskResult(success=value[0], result=value[1], error=value[2])
-
+TIMEOUT: Final = -1
+HOLD: Final = -2
 
 # ---- the board ----
+
+
+class _Line:
+    """Tasks of one kind that wait, oldest first. What has left is passed over when its turn comes."""
+
+    __slots__ = ("_heap", "waiting")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, TaskEntry]] = []
+        self.waiting = 0
+
+    def add(self, entry: TaskEntry) -> None:
+        """It waits, at its `place`."""
+        self.waiting += 1
+        if len(self._heap) > STALE_MAX + 2 * self.waiting:  # a host that polls completes what nobody ever claims
+            self._heap = [item for item in self._heap if item[2].place == item[1]]
+            heapify(self._heap)
+        heappush(self._heap, (entry.seq, entry.place, entry))
+
+    def head(self) -> TaskEntry | None:
+        """The one that has waited longest."""
+        heap = self._heap
+        while heap and heap[0][2].place != heap[0][1]:
+            heappop(heap)
+        return heap[0][2] if heap else None
 
 
 class TaskBoard:
@@ -380,8 +142,9 @@ class TaskBoard:
         self.live: dict[str, TaskEntry] = {}
         self.finished: OrderedDict[str, TaskEntry] = OrderedDict()  # so that whoever is late gets the right answer
         self.by_owner: dict[Owner, dict[str, TaskEntry]] = {}  # the live ones
-        self._queues: dict[tuple[str, str], list[tuple[int, int, TaskEntry]]] = {}  # by lane and command: heaps by seq
-        self._timers: list[tuple[int, int, TaskEntry, int]] = []  # lease number -1: the timeout of the task
+        self._lines: dict[str | None, dict[Kind, _Line]] = {}  # by tenant; all tasks are also in those of None
+        self._last: OrderedDict[tuple[str, str], str] = OrderedDict()  # who began the newest task, by tenant and key
+        self._timers: list[tuple[int, int, TaskEntry, int]] = []  # lease number, or one of the two below
         self._number = 0  # keeps entries from being compared
         self._timers_max = STALE_MAX
 
@@ -418,6 +181,9 @@ class TaskBoard:
             workspace=order.workspace,
             correlation_id=order.correlation_id,
             call_id=order.call_id,
+            labels=order.labels,
+            sticky=order.sticky,
+            sticky_ms=order.sticky_ms,
             seq=seq,
             created_ms=wall,
             attempt=before.attempt + 1 if before is not None else 1,
@@ -448,8 +214,9 @@ class TaskBoard:
         dropped = self.by_owner.pop(owner, {})
         for entry in dropped.values():
             del self.live[entry.task_id]
+            self._leave_line(entry)
             entry.lease_number += 1
-            entry.published = False  # its places in queues and timers are stale now
+            entry.published = False  # its timers are stale now
         return list(dropped.values())
 
     def _admit(self, entry: TaskEntry) -> None:
@@ -460,55 +227,73 @@ class TaskBoard:
     def _publish(self, entry: TaskEntry, now: int) -> None:
         entry.published = True
         entry.timeout_due = now + entry.timeout_ms
-        self._set_timer(entry.timeout_due, entry, -1)
-        if entry.state is TaskState.PENDING:
-            self._queue(entry)
-        else:
+        self._set_timer(entry.timeout_due, entry, TIMEOUT)
+        if entry.state is not TaskState.PENDING:
             self._renew(entry, now)
+            return
+        worker = self._last.get((entry.owner.tenant, entry.sticky), "") if entry.sticky and entry.sticky_ms else ""
+        if worker:
+            entry.held_for, entry.held_due = worker, now + entry.sticky_ms
+            self._set_timer(entry.held_due, entry, HOLD)
+        self._line_up(entry)
 
     # ---- claiming ----
 
-    def claim(
-        self, worker: str, lanes: Collection[str], commands: Collection[str], *, now: int, token: Callable[[], str]
-    ) -> TaskEntry | None:
-        """Lease the oldest task of some lanes and commands (all if none is named) to a worker."""
-        oldest: TaskEntry | None = None
-        for lane, command in list(self._queues):
-            if (not lanes or lane in lanes) and (not commands or command in commands):
-                head = self._head(lane, command)
-                if head is not None and (oldest is None or head.seq < oldest.seq):
-                    oldest = head
+    def claim(self, wanted: Wanted, taker: Taker, *, now: int, token: Callable[[], str]) -> TaskEntry | None:
+        """Lease the oldest task that a worker asks for to it."""
+        oldest = self.oldest(wanted, taker.worker)
         if oldest is not None:
-            heappop(self._queues[oldest.lane, oldest.command_type])
-            self._lease(oldest, worker, token(), now)
+            self.lease(oldest, taker, token(), now=now)
         return oldest
 
-    def _head(self, lane: str, command: str) -> TaskEntry | None:
-        queue = self._queues[lane, command]
-        while queue:
-            entry = queue[0][2]
-            if entry.state is TaskState.PENDING and entry.published:
-                return entry
-            heappop(queue)
-        del self._queues[lane, command]
-        return None
+    def oldest(self, wanted: Wanted, worker: str) -> TaskEntry | None:
+        """The task that a worker would get."""
+        heads = (line.head() for line in self._lines_for(wanted, worker))
+        return min((head for head in heads if head is not None), key=lambda head: head.seq, default=None)
 
-    def _queue(self, entry: TaskEntry) -> None:
-        queue = self._queues.setdefault((entry.lane, entry.command_type), [])
-        if len(queue) > STALE_MAX + 2 * len(self.live):  # a host that polls completes what nobody ever claims
-            queue[:] = [item for item in queue if item[2].state is TaskState.PENDING and item[2].published]
-            heapify(queue)
+    def _lines_for(self, wanted: Wanted, worker: str) -> Iterator[_Line]:
+        for kind, line in self._lines.get(wanted.tenant, {}).items():
+            if wanted.fits(kind, worker):
+                yield line
+
+    def _line_up(self, entry: TaskEntry) -> None:
         self._number += 1
-        heappush(queue, (entry.seq, self._number, entry))
+        entry.place = self._number
+        kind = entry.kind
+        for tenant in (None, entry.owner.tenant):
+            lines = self._lines.setdefault(tenant, {})
+            line = lines.get(kind)
+            if line is None:
+                line = lines[kind] = _Line()
+            line.add(entry)
 
-    def _lease(self, entry: TaskEntry, worker: str, token: str, now: int) -> None:
+    def _leave_line(self, entry: TaskEntry) -> None:
+        if not entry.place:
+            return
+        entry.place = 0
+        kind = entry.kind
+        for tenant in (None, entry.owner.tenant):
+            lines = self._lines[tenant]
+            line = lines[kind]
+            line.waiting -= 1
+            if not line.waiting:
+                del lines[kind]
+                if not lines:
+                    del self._lines[tenant]
+        entry.held_for = ""
+
+    def lease(self, entry: TaskEntry, taker: Taker, token: str, *, now: int) -> None:
+        """Give a task that waits to a worker."""
         self._change(entry, TaskChange.CLAIM)
-        entry.worker, entry.token, entry.confirmed = worker, token, False
+        self._leave_line(entry)
+        entry.worker, entry.token, entry.confirmed = taker.worker, token, False
+        entry.granted_ms = 0 if taker.lease_ms is None else min(taker.lease_ms, LEASE_MAX_MS)
+        entry.holder, entry.progress = taker.holder, None
         self._renew(entry, now)
 
     def _renew(self, entry: TaskEntry, now: int) -> None:
         entry.lease_number += 1
-        entry.lease_due = now + entry.lease_ms
+        entry.lease_due = now + entry.silence_ms
         self._set_timer(entry.lease_due, entry, entry.lease_number)
 
     # ---- what a worker says ----
@@ -517,7 +302,7 @@ class TaskBoard:
         """A worker wants to begin. It may when `confirm` says so: before that, the start of a write is on disk."""
         self._check_lease(entry, token)
         self._change(entry, TaskChange.START)
-        entry.lease_due = now + entry.lease_ms
+        entry.lease_due = now + entry.silence_ms
 
     def confirm(self, entry: TaskEntry, token: str, *, now: int) -> bool:
         """What `start` has changed is on disk: from now on the worker may begin. True the first time."""
@@ -525,18 +310,25 @@ class TaskBoard:
         if entry.state is not TaskState.STARTED:
             raise _lost(entry)
         first, entry.confirmed = not entry.confirmed, True
-        entry.lease_due = now + entry.lease_ms
+        entry.lease_due = now + entry.silence_ms
+        if first and entry.sticky:
+            key = (entry.owner.tenant, entry.sticky)
+            self._last[key] = entry.worker
+            self._last.move_to_end(key)
+            if len(self._last) > STICKY_MAX:
+                self._last.popitem(last=False)
         return first
 
-    def heartbeat(self, entry: TaskEntry, token: str, *, now: int) -> bool:
+    def heartbeat(self, entry: TaskEntry, token: str, *, now: int, progress: Progress | None = None) -> bool:
         """A sign of life. False: stop, nobody wants it any more.
 
         A worker whose write is `unknown` because it was silent is told to go on: its result settles that.
         """
         if not token or token != entry.token:
             raise _lost(entry)
-        if entry.state in _HELD:
-            entry.lease_due = now + entry.lease_ms
+        if entry.state in HELD:
+            entry.lease_due = now + entry.silence_ms
+            entry.progress = progress or entry.progress
             return True
         if entry.state is TaskState.PENDING:
             raise _lost(entry)
@@ -546,33 +338,43 @@ class TaskBoard:
         """A worker says what became of it. True: it counts; False: it was said before, and counted then."""
         if not token or token != entry.token:
             raise _lost(entry)
-        if entry.state in _ENDED_WELL_OR_NOT or (entry.state is TaskState.TIMED_OUT and entry.has_result):
+        if entry.state in SAID or (entry.state is TaskState.TIMED_OUT and entry.has_result):
             return False
-        if entry.state not in _HELD and not entry.is_settleable:
+        if entry.state not in HELD and not entry.is_settleable:
             raise _lost(entry)
         self._finish(entry, result, wall)
         return True
 
-    def release(self, entry: TaskEntry, token: str) -> bool:
-        """A worker gives back what it has not begun; False if there is nothing to give back."""
-        if not token or token != entry.token or entry.state not in _HELD:
-            return False
-        if entry.confirmed:
+    def release(
+        self, entry: TaskEntry, token: str, *, wall: int, begun: bool = False, reason: str = ""
+    ) -> TaskNews | None:
+        """A worker gives a task back; None if there is nothing to give back.
+
+        What it has begun it can only give back with `begun`: another worker begins anew, unless it is a write.
+        """
+        if not token or token != entry.token or entry.state not in HELD:
+            return None
+        if not entry.confirmed:
+            worker = entry.worker
+            self._forget_last(entry)
+            self._give_back(entry)
+            return TaskNews("requeued", entry, f"{worker} gave it back: {reason}")
+        if not begun:
+            hint = "complete it, or say begun to give it up"
             raise ConflictError(
-                f"task {entry.task_id!r} has started", hint="complete it", task_id=entry.task_id, state="started"
+                f"task {entry.task_id!r} has started", hint=hint, task_id=entry.task_id, state="started"
             )
-        self._give_back(entry)
-        return True
+        return self._abandon(entry, f"{entry.worker} had begun and gave it up: {reason}", wall)
 
     def _check_lease(self, entry: TaskEntry, token: str) -> None:
-        if not token or token != entry.token or entry.state not in _HELD:
+        if not token or token != entry.token or entry.state not in HELD:
             raise _lost(entry)
 
     # ---- what the host says ----
 
     def complete_by_host(self, entry: TaskEntry, result: ExternalTaskResult, *, wall: int) -> bool | None:
         """The code of the host says what became of a task. None: it said so before; False: it cannot count."""
-        if entry.state in _ENDED_WELL_OR_NOT:
+        if entry.state in SAID:
             return None if entry.worker == HOST and not entry.token else False
         if not entry.is_live and entry.state is not TaskState.UNKNOWN:
             return False
@@ -612,7 +414,9 @@ class TaskBoard:
         news: list[TaskNews] = []
         while (due := self.next_due()) is not None and due <= now:
             _, _, entry, number = heappop(self._timers)
-            if number < 0:
+            if number == HOLD:
+                news.append(self._open_up(entry))
+            elif number == TIMEOUT:
                 self._end(entry, TaskChange.EXPIRE, f"nobody completed it within {entry.timeout_ms} ms", wall)
                 news.append(TaskNews("ended", entry))
             else:
@@ -622,28 +426,48 @@ class TaskBoard:
     def _lose_lease(self, entry: TaskEntry, wall: int) -> TaskNews:
         worker = entry.worker or "its worker"
         if entry.state is TaskState.LEASED or not entry.confirmed:
+            self._forget_last(entry)
             self._give_back(entry)
-            return TaskNews("requeued", entry, f"{worker} had not begun and was not heard of")
+            return TaskNews("requeued", entry, f"{worker} had not begun and was not heard of", lost=True)
+        said = f"{worker} had begun and was not heard of for {entry.silence_ms} ms"
+        return self._abandon(entry, said, wall)._replace(lost=True, had_begun=True)
+
+    def _abandon(self, entry: TaskEntry, said: str, wall: int) -> TaskNews:
+        """Whoever had begun with a task has gone."""
+        self._forget_last(entry)
         if entry.effect is Effect.WRITE:
-            reason = f"{worker} had begun and was not heard of for {entry.lease_ms} ms"
-            self._end(entry, TaskChange.LOSE, reason, wall)
+            self._end(entry, TaskChange.LOSE, said, wall)
             return TaskNews("ended", entry)
         if entry.attempt >= ATTEMPTS_MAX:
-            said = f"lost by {entry.attempt} workers"
-            entry.result, entry.token = ExternalTaskResult(success=False, error=said), ""
-            self._end(entry, TaskChange.FAIL, said, wall)
+            end = f"lost by {entry.attempt} workers"
+            entry.result, entry.token = ExternalTaskResult(success=False, error=end), ""
+            self._end(entry, TaskChange.FAIL, end, wall)
             return TaskNews("ended", entry)
         self._give_back(entry)
         entry.attempt += 1
-        return TaskNews("requeued", entry, f"{worker} had begun and was not heard of")
+        return TaskNews("requeued", entry, said)
+
+    def _forget_last(self, entry: TaskEntry) -> None:
+        """Its worker is not to be waited for any more."""
+        key = (entry.owner.tenant, entry.sticky)
+        if entry.sticky and self._last.get(key) == entry.worker:
+            del self._last[key]
+
+    def _open_up(self, entry: TaskEntry) -> TaskNews:
+        """It has waited for one worker long enough."""
+        self._leave_line(entry)
+        self._line_up(entry)
+        return TaskNews("open", entry)
 
     def _due_of(self, entry: TaskEntry, number: int) -> int | None:
         """When a timer is really due; None if it is stale."""
-        if not entry.published or entry.state not in _LIVE:
+        if not entry.published or entry.state not in LIVE:
             return None
-        if number < 0:
+        if number == TIMEOUT:
             return entry.timeout_due
-        return entry.lease_due if number == entry.lease_number and entry.state in _HELD else None
+        if number == HOLD:
+            return entry.held_due if entry.held_for else None
+        return entry.lease_due if number == entry.lease_number and entry.state in HELD else None
 
     def _set_timer(self, due: int, entry: TaskEntry, number: int) -> None:
         self._number += 1
@@ -669,9 +493,9 @@ class TaskBoard:
 
     def _give_back(self, entry: TaskEntry) -> None:
         self._change(entry, TaskChange.GIVE_BACK)
-        entry.token, entry.confirmed = "", False
+        entry.token, entry.confirmed, entry.granted_ms, entry.progress = "", False, 0, None
         entry.lease_number += 1
-        self._queue(entry)
+        self._line_up(entry)
 
     def _finish(self, entry: TaskEntry, result: ExternalTaskResult, wall: int) -> None:
         entry.result = result
@@ -681,6 +505,7 @@ class TaskBoard:
 
     def _end(self, entry: TaskEntry, change: TaskChange, reason: str, wall: int) -> None:
         self._change(entry, change)
+        self._leave_line(entry)
         entry.reason = reason[:REASON_MAX]
         entry.ended_ms = entry.ended_ms or wall
         entry.payload = "{}"  # nobody needs it any more, and it may be long

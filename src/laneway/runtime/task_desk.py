@@ -2,7 +2,7 @@
 
 The board decides, the desk does: rows go to the journal of the inbox, whoever waits is told when they are on disk, and
 time is one timer. The side of the workers (`claim` to `release`) is the port `Transport`; transports bring it to other
-processes. Nothing here polls: a claim that waits is a future, and an idle desk has no timer.
+processes. Workers wait in the hall, which several desks may share. Nothing here polls: an idle desk has no timer.
 
 What is on disk when: the order before it is published, the start of a `write` or `idempotent` task before the worker is
 told to begin, every end before anybody hears of it. A claim is not stored. An end that the store refuses is written
@@ -15,8 +15,8 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from laneway.errors import (
     ClosedError,
@@ -26,53 +26,40 @@ from laneway.errors import (
     StoreUnavailableError,
     TransportUnavailableError,
     UnknownTaskError,
-    UsageError,
     describe,
     text_of,
 )
-from laneway.external import ExternalTask, ExternalTaskResult, Lease, TaskState
+from laneway.external import ExternalTask, ExternalTaskResult, Lease, Progress, TaskState
 from laneway.kernel.checkpoints import to_json
-from laneway.kernel.task_board import TASK, TaskBoard, TaskEnd, TaskEntry, TaskNews, TaskOrder, decode_task
+from laneway.kernel.task_board import TaskBoard
+from laneway.kernel.task_entries import TASK, Taker, TaskEnd, TaskEntry, TaskNews, TaskOrder, decode_task
 from laneway.records import DURATION_MAX_MS, Effect, check_whole
 from laneway.rows import Owner
+from laneway.runtime.task_hall import ANYBODY, NAME_MAX, Guest, TaskHall, no_task
+from laneway.runtime.worker_book import WorkerRecord
 
 if TYPE_CHECKING:
     from laneway.runtime.mail_engine import MailEngine
 
-__all__ = ("CLAIM_MAX", "TaskDesk")
+__all__ = ("TaskDesk",)
 
 _log = logging.getLogger("laneway")
 
 Listener = Callable[[TaskNews], None]
-Filter = tuple[frozenset[str], frozenset[str]]
 
-CLAIM_MAX = 1_000
-NAME_MAX = 200
-NAMES_MAX = 1_000
 SAVE_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
-
-
-class _Claimer:
-    """Somebody who waits for a task."""
-
-    __slots__ = ("answer", "limit", "number", "worker")
-
-    def __init__(self, worker: str, number: int, answer: asyncio.Future[list[Lease]]) -> None:
-        self.worker = worker
-        self.number = number
-        self.answer = answer
 
 
 class TaskDesk:
     """The external tasks of one host. Everything here belongs to the loop of its engine."""
 
-    def __init__(self, engine: MailEngine) -> None:
+    def __init__(self, engine: MailEngine, hall: TaskHall | None = None) -> None:
         self._engine = engine
         self.board = TaskBoard()
+        self.hall = hall or TaskHall(engine.now, engine.wall)
+        self.hall.add(self)
         self._listeners: dict[Owner, Listener] = {}
         self._waiting: dict[str, list[asyncio.Future[TaskEnd]]] = {}  # by task
-        self._claimers: dict[Filter, dict[_Claimer, None]] = {}  # in the order of their arrival
-        self._claimer_number = 0
         self._unsaved: dict[str, tuple[TaskEntry, str]] = {}  # ends that are not on disk yet, and what to tell then
         self._flying: set[str] = set()  # those of them that are on their way
         self._stumbles = 0
@@ -85,6 +72,16 @@ class TaskDesk:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it belongs to."""
         return self._engine.loop
+
+    @property
+    def workspace(self) -> str:
+        """The workspace whose tasks these are."""
+        return self._engine.workspace
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether tasks can be taken here."""
+        return not self._closed and self._engine.is_at_work
 
     # ---- the side of the agent ----
 
@@ -123,7 +120,7 @@ class TaskDesk:
         entry = self.board.publish(task_id, now=self._engine.now())
         if entry is not None:
             self._tell(TaskNews("pending", entry))
-            self._serve(entry)
+            self.hall.serve(self, entry)
             self._arm()
 
     async def outcome(self, task_id: str) -> TaskEnd:
@@ -148,7 +145,7 @@ class TaskDesk:
 
     def withdraw(self, task_id: str, reason: str) -> TaskEnd:
         """Nobody wants it any more, from this moment on; who has it in hand hears of it at the next sign of life."""
-        self._catch_up()
+        self.catch_up()
         entry = self.board.get(task_id)
         if entry is None:
             raise UnknownTaskError(f"there is no task {task_id!r}", hint="it never existed, or was forgotten")
@@ -160,7 +157,7 @@ class TaskDesk:
     async def complete_by_host(self, task_id: str, result: ExternalTaskResult) -> bool:
         """The code of the host says what became of a task. True: it counts; a second time is answered the same."""
         kept = _kept(result)
-        self._catch_up()
+        self.catch_up()
         entry = self.board.get(task_id) or await self._stored(task_id)
         if entry is None:
             return False
@@ -176,7 +173,7 @@ class TaskDesk:
 
     def tasks(self, owner: Owner | None = None) -> list[ExternalTask]:
         """The tasks that have not ended, oldest first."""
-        self._catch_up()
+        self.catch_up()
         return [self._view(entry) for entry in self._shown(owner)]
 
     def live_task(self, task_id: str) -> ExternalTask | None:
@@ -184,13 +181,18 @@ class TaskDesk:
         entry = self.board.live.get(task_id)
         return self._view(entry) if entry is not None else None
 
+    def why(self, task_id: str) -> str:
+        """Why nobody works on a task at this moment; empty if somebody does."""
+        entry = self.board.live.get(task_id)
+        return self.hall.why(entry) if entry is not None else ""
+
     def _shown(self, owner: Owner | None) -> list[TaskEntry]:
         found = self.board.live if owner is None else self.board.by_owner.get(owner, {})
         return sorted((entry for entry in found.values() if entry.published), key=lambda entry: entry.seq)
 
     async def hand_out(self, owner: Owner) -> list[ExternalTask]:
         """The tasks that wait for somebody, oldest first; whoever asks may begin with them, and that is on disk."""
-        self._catch_up()
+        self.catch_up()
         new = [entry for entry in self._shown(owner) if entry.state is TaskState.PENDING and not entry.handed_out]
         for entry in new:
             self.board.hand_out(entry)
@@ -246,39 +248,25 @@ class TaskDesk:
             if timer is not None:
                 timer.cancel()
         self._timer = self._saving = None
-        gone = TransportUnavailableError("the host is closing", hint="try again when it is back")
-        for claimers in self._claimers.values():
-            for claimer in claimers:
-                if not claimer.answer.done():
-                    claimer.answer.set_exception(gone)
+        self.hall.remove(self)
         for task_id in list(self._waiting):
             self._fail_waiting(task_id, ClosedError(opened=True, what="desk"))
 
     # ---- the side of the workers ----
 
-    async def claim(
-        self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
-    ) -> list[Lease]:
-        """Take up to `limit` tasks, oldest first; waits up to `wait_ms` for the first one."""
-        worker = _checked_name(worker)
-        wanted = (_checked_names("lanes", lanes), _checked_names("commands", commands))
-        check_whole(limit, setting="limit", least=1, most=CLAIM_MAX)
-        check_whole(wait_ms, setting="wait_ms", least=0, most=DURATION_MAX_MS)
+    async def claim(self, worker: str, **wanted: Any) -> list[Lease]:
+        """Take tasks of this desk; as `TaskHall.claim`."""
         self._check_open()
-        self._catch_up()
-        leases: list[Lease] = []
-        while len(leases) < limit:
-            entry = self.board.claim(worker, *wanted, now=self._engine.now(), token=self._new_token)
-            if entry is None:
-                break
-            leases.append(self._lease(entry))
-        if leases:
-            self._arm()
-        elif wait_ms:
-            return await self._wait_for_task(worker, wanted, wait_ms)
-        return leases
+        wanted["workspaces"] = (self.workspace,)
+        return await self.hall.claim(worker, **wanted)
 
-    async def start(self, task_id: str, token: str) -> None:
+    def lease(self, entry: TaskEntry, taker: Taker) -> Lease:
+        """Give a task that waits to a worker."""
+        self.board.lease(entry, taker, self._new_token(), now=self._engine.now())
+        self._arm()
+        return Lease(task=self._view(entry), token=entry.token, lease_ms=entry.granted_ms or entry.lease_ms)
+
+    async def start(self, task_id: str, token: str, *, guest: Guest = ANYBODY) -> None:
         """A worker wants to begin: when this returns, it may."""
         entry = await self._entry_of(task_id)
         self.board.start(entry, token, now=self._engine.now())
@@ -286,17 +274,25 @@ class TaskDesk:
             if entry.effect is not Effect.READ:
                 self._engine.journal.touch(entry.owner, entry)
                 await self._engine.journal.committed(entry.owner)
-                self._catch_up()
+                self.catch_up()
             if self.board.confirm(entry, token, now=self._engine.now()):
                 self._tell(TaskNews("started", entry))
+        self.hall.book.began(self._heard(entry, guest))
         self._arm()
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
-        """A worker is alive. False: it should stop."""
+    async def heartbeat(
+        self, task_id: str, token: str, progress: Progress | None = None, *, guest: Guest = ANYBODY
+    ) -> bool:
+        """A worker is alive, and may say how far it has come. False: it should stop."""
         entry = await self._entry_of(task_id)
-        return self.board.heartbeat(entry, token, now=self._engine.now())
+        before = entry.progress
+        wanted = self.board.heartbeat(entry, token, now=self._engine.now(), progress=progress)
+        self._heard(entry, guest)
+        if entry.is_live and progress is not None and progress != before:
+            self._tell(TaskNews("progress", entry))
+        return wanted
 
-    async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
+    async def complete(self, task_id: str, token: str, result: ExternalTaskResult, *, guest: Guest = ANYBODY) -> bool:
         """A worker says what became of a task. True: it counts, and is on disk."""
         kept = _kept(result)
         entry = await self._entry_of(task_id)
@@ -307,60 +303,39 @@ class TaskDesk:
             self._tell(TaskNews("refused", entry, text_of(error)))
             raise
         if counts:
+            self.hall.book.ended(self._heard(entry, guest), success=kept.success)
             self._save_end(entry, "settled" if settles else "ended")
             self._arm()
         await self._landed(entry)
         return True
 
-    async def release(self, task_id: str, token: str, reason: str = "") -> None:
-        """A worker gives a task back that it has not started. A lease that is gone already is no error."""
+    async def release(
+        self, task_id: str, token: str, reason: str = "", *, begun: bool = False, guest: Guest = ANYBODY
+    ) -> None:
+        """A worker gives a task back. A lease that is gone already is no error.
+
+        With `begun` also one that it has started: a `write` is unknown then, anything else goes to another worker.
+        """
         try:
             entry = await self._entry_of(task_id)
         except LeaseLostError:
             return
-        worker = entry.worker
-        if self.board.release(entry, token):
-            self._back(TaskNews("requeued", entry, f"{worker} gave it back: {text_of(reason)[:NAME_MAX]}"))
+        news = self.board.release(
+            entry, token, wall=self._engine.wall(), begun=begun, reason=text_of(reason)[:NAME_MAX]
+        )
+        if news is not None:
+            self._heard(entry, guest)
+            self._carry_out(news)
             self._arm()
 
-    # ---- claims that wait ----
-
-    async def _wait_for_task(self, worker: str, wanted: Filter, wait_ms: int) -> list[Lease]:
-        self._claimer_number += 1
-        answer: asyncio.Future[list[Lease]] = self._engine.loop.create_future()
-        claimer = _Claimer(worker, self._claimer_number, answer)
-        claimers = self._claimers.setdefault(wanted, {})
-        claimers[claimer] = None
-        timer = self._engine.loop.call_later(wait_ms / 1000, _answer_nothing, answer)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                for lease in answer.result():  # whoever asked is gone: it goes back
-                    await self.release(lease.task["task_id"], lease.token, "it had gone away")
-            raise
-        finally:
-            timer.cancel()
-            claimers.pop(claimer, None)
-            if not claimers and self._claimers.get(wanted) is claimers:
-                del self._claimers[wanted]
-
-    def _serve(self, entry: TaskEntry) -> None:
-        """A task can be taken: give it to whoever has waited longest for one like it."""
-        first: _Claimer | None = None
-        for (lanes, commands), claimers in self._claimers.items():
-            if (not lanes or entry.lane in lanes) and (not commands or entry.command_type in commands):
-                head = next((each for each in claimers if not each.answer.done()), None)
-                if head is not None and (first is None or head.number < first.number):
-                    first = head
-        if first is None:
-            return
-        # Nobody waits while something older could be taken, so this is the one.
-        taken = self.board.claim(
-            first.worker, (entry.lane,), (entry.command_type,), now=self._engine.now(), token=self._new_token
-        )
-        if taken is not None:
-            first.answer.set_result([self._lease(taken)])
+    def _heard(self, entry: TaskEntry, guest: Guest) -> WorkerRecord:
+        """Whoever has the lease of a task was heard of; after a restart it may not have claimed anything yet."""
+        book = self.hall.book
+        if not isinstance(entry.holder, WorkerRecord):
+            entry.holder = book.meet(entry.worker, {}, who=guest.who, tenant=guest.tenant)
+            book.took(entry.holder, entry)
+        book.seen(entry.holder)
+        return entry.holder
 
     # ---- what others hear of ----
 
@@ -368,7 +343,7 @@ class TaskDesk:
         """A task has gone back to those that wait."""
         self._engine.journal.touch(news.entry.owner, news.entry)
         self._tell(news)
-        self._serve(news.entry)
+        self.hall.serve(self, news.entry)
 
     def _tell(self, news: TaskNews) -> None:
         listener = self._listeners.get(news.entry.owner)
@@ -380,6 +355,8 @@ class TaskDesk:
 
     def _save_end(self, entry: TaskEntry, kind: str) -> None:
         """Write an end down; whoever waits for it hears of it when it is on disk."""
+        if isinstance(entry.holder, WorkerRecord):
+            entry.holder.held.pop(entry.task_id, None)
         self._unsaved[entry.task_id] = entry, kind
         self._flying.add(entry.task_id)
         self._engine.journal.touch(entry.owner, entry)
@@ -433,15 +410,15 @@ class TaskDesk:
     async def _entry_of(self, task_id: str) -> TaskEntry:
         """The task that a worker speaks of, also when its session is closed."""
         self._check_open()
-        self._catch_up()
+        self.catch_up()
         entry = self.board.get(task_id)
         if entry is None:
             stored = await self._stored(task_id)
             self._check_open()
-            self._catch_up()
+            self.catch_up()
             entry = self.board.get(task_id) or stored  # it may have been loaded meanwhile
         if entry is None:
-            raise LeaseLostError(f"there is no task {text_of(task_id)[:NAME_MAX]!r}", hint="stop", task_id=task_id)
+            raise no_task(task_id)
         return entry
 
     async def _stored(self, task_id: str) -> TaskEntry | None:
@@ -465,15 +442,12 @@ class TaskDesk:
         return None if entry is None or entry.is_slim else entry
 
     def _check_open(self) -> None:
-        if self._closed or not self._engine.is_at_work:
+        if not self.is_at_work:
             raise TransportUnavailableError("the host is closed", hint="try again when it is back")
 
     def _view(self, entry: TaskEntry) -> ExternalTask:
         now = self._engine.now
         return entry.view(entry.remaining_ms(now()), remaining=lambda: entry.remaining_ms(now()))
-
-    def _lease(self, entry: TaskEntry) -> Lease:
-        return Lease(task=self._view(entry), token=entry.token, lease_ms=entry.lease_ms)
 
     def _new_token(self) -> str:
         # The epoch makes it differ from every token of an earlier process, whatever makes the ids.
@@ -481,16 +455,23 @@ class TaskDesk:
 
     # ---- time ----
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """End what has run out of time by now, before anything else is decided."""
         due = self.board.next_due()
         if due is not None and due <= self._engine.now():
             for news in self.board.tick(now=self._engine.now(), wall=self._engine.wall()):
-                if news.kind == "ended":
-                    self._save_end(news.entry, "ended")
-                else:
-                    self._back(news)
+                if news.lost and isinstance(news.entry.holder, WorkerRecord):
+                    self.hall.book.lost(news.entry.holder, had_begun=news.had_begun)
+                self._carry_out(news)
             self._arm()
+
+    def _carry_out(self, news: TaskNews) -> None:
+        if news.kind == "ended":
+            self._save_end(news.entry, "ended")
+        elif news.kind == "open":
+            self.hall.serve(self, news.entry)
+        else:
+            self._back(news)
 
     def _arm(self) -> None:
         """Have the timer go off when the board has something to do; one that goes off early sets itself again."""
@@ -508,13 +489,8 @@ class TaskDesk:
     def _ring(self) -> None:
         self._timer = None
         if self._engine.is_open:
-            self._catch_up()
+            self.catch_up()
             self._arm()
-
-
-def _answer_nothing(answer: asyncio.Future[list[Lease]]) -> None:
-    if not answer.done():
-        answer.set_result([])
 
 
 def _kept(result: object) -> ExternalTaskResult:
@@ -523,17 +499,3 @@ def _kept(result: object) -> ExternalTaskResult:
     if found.result is None or isinstance(found.result, str):
         return found
     return ExternalTaskResult(success=found.success, result=json.loads(to_json(found.result)), error=found.error)
-
-
-def _checked_name(worker: object) -> str:
-    if not isinstance(worker, str) or not 0 < len(worker) <= NAME_MAX:
-        raise UsageError(f"a worker has a name of 1 to {NAME_MAX} characters, not {worker!r:.80}")
-    return text_of(worker)
-
-
-def _checked_names(setting: str, names: object) -> frozenset[str]:
-    if isinstance(names, str) or not isinstance(names, Sequence) or len(names) > NAMES_MAX:
-        raise UsageError(f"{setting} must be a list of at most {NAMES_MAX} names, not {names!r:.80}")
-    if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{setting} must be a list of names, not {names!r:.80}")
-    return frozenset(names)

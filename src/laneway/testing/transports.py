@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol, TypeVar
 from laneway.errors import ConflictError, LanewayError, LeaseLostError, TransportUnavailableError, UsageError
 from laneway.external import RESULT_MAX, ExternalTaskResult, Lease
 from laneway.kernel.mailroom import Mailroom, Rules
-from laneway.kernel.task_board import TaskOrder
+from laneway.kernel.task_entries import TaskOrder
 from laneway.ports import Transport
 from laneway.records import Effect
 from laneway.rows import Owner

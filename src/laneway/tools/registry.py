@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from laneway.dialogue import Intent, ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ConfigError
 from laneway.ports import Tool
-from laneway.records import Effect
+from laneway.records import Effect, check_labels
 from laneway.tools.outputs import ToolRefusedError, as_output, cap_output, in_thread
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class FunctionTool(Generic[P, R]):
         interruptible: bool = True,
         timeout_ms: int | None = None,
         reconcile: Reconcile | None = None,
+        labels: Sequence[str] = (),
+        background: bool = False,
     ) -> None:
         if not callable(fn):
             raise ConfigError(f"a tool must be a function, not {type(fn).__name__}", setting="tools", value=fn)
@@ -71,6 +73,8 @@ class FunctionTool(Generic[P, R]):
         self._parallel = parallel
         self._interruptible = interruptible
         self._timeout_ms = timeout_ms
+        self._labels = check_labels(labels, setting=f"labels of tool {self.name!r}")
+        self._background = background
         self._reconcile = reconcile
         self._owner = ""  # the class, if it is a method that was not taken from an instance
         self._is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
@@ -101,6 +105,8 @@ class FunctionTool(Generic[P, R]):
             interruptible=self._interruptible,
             timeout_ms=self._timeout_ms,
             reconcile=self._reconcile,
+            labels=self._labels,
+            background=self._background,
         )
 
     def __repr__(self) -> str:
@@ -123,6 +129,8 @@ class FunctionTool(Generic[P, R]):
             parallel=self._parallel,
             interruptible=self._interruptible,
             timeout_ms=self._timeout_ms,
+            labels=self._labels,
+            background=self._background,
         )
 
     @cached_property
@@ -226,6 +234,8 @@ def tool(
     interruptible: bool = True,
     timeout_ms: int | None = None,
     reconcile: Reconcile | None = None,
+    labels: Sequence[str] = (),
+    background: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -240,7 +250,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         **options: `name`, `description`; `lane` (by default decided by the name); `effect`: `read` (may run again at
             any time), `idempotent` (may run again with the same `context.key`), `write` (never runs twice by itself);
             `parallel` (neighbouring calls may run together); `interruptible`; `timeout_ms`; `reconcile`, a function of
-            the intent that finds out what became of a call that was cut off.
+            the intent that finds out what became of a call that was cut off; `labels` that a worker must have to run
+            it elsewhere; `background` (a call that takes long may go on while the model does).
     """
     if fn is not None:
         return FunctionTool(fn, **options)

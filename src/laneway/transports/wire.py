@@ -1,15 +1,16 @@
 """What workers and hosts say to each other, as versioned JSON texts: one frame asks, one frame answers.
 
 ```text
-{"v": 1, "id": 7, "op": "claim", "worker": "w1", "lanes": ["execute"], "limit": 4, "wait_ms": 20000, "commands": []}
+{"v": 1, "id": 7, "op": "claim", "worker": "w1", "lanes": ["execute"], "limit": 4, "wait_ms": 20000, "commands": [],
+ "labels": ["gpu"], "workspaces": [], "lease_ms": 60000, "about": {"concurrency": 4}}
 {"v": 1, "id": 7, "ok": true, "leases": [{"task": {…}, "token": "…", "lease_ms": 30000}]}
 
 {"v": 1, "id": 8, "op": "start", "task_id": "…", "token": "…"}
-{"v": 1, "id": 9, "op": "heartbeat", "task_id": "…", "token": "…"}
+{"v": 1, "id": 9, "op": "heartbeat", "task_id": "…", "token": "…", "progress": {"text": "12 of 40", "percent": 30}}
 {"v": 1, "id": 9, "ok": true, "wanted": true}
 {"v": 1, "id": 10, "op": "complete", "task_id": "…", "token": "…", "result": {"success": true, "result": "…"}}
 {"v": 1, "id": 10, "ok": true, "accepted": true}
-{"v": 1, "id": 11, "op": "release", "task_id": "…", "token": "…", "reason": "…"}
+{"v": 1, "id": 11, "op": "release", "task_id": "…", "token": "…", "reason": "…", "begun": false}
 
 {"v": 1, "id": 8, "ok": false, "error": {"code": "lease_lost", "message": "…", "hint": "…", "facts": {"state": "…"}}}
 ```
@@ -27,6 +28,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
+from laneway.checked import refuse_unknown
 from laneway.errors import (
     ConfigError,
     InternalError,
@@ -36,38 +38,36 @@ from laneway.errors import (
     describe,
     text_of,
 )
-from laneway.external import ExternalTask, ExternalTaskResult, Lease
+from laneway.external import ExternalTask, ExternalTaskResult, Lease, Progress
 from laneway.records import Effect
 
-__all__ = ("FRAME_MAX", "VERSION", "Desk", "FrameTransport", "check_desk", "serve")
+__all__ = ("FRAME_MAX", "VERSION", "Desk", "FrameTransport", "answer", "check_desk", "lease_frame", "serve")
 
 VERSION: Final = 1
 FRAME_MAX: Final = 64_000_000
 TEXT_MAX: Final = 4_000
 
 T = TypeVar("T")
-Exchange = Callable[[str], Awaitable[str]]
-"""Carries a frame to the host and brings the answer back."""
+Exchange = Callable[[str], Awaitable[str | dict[str, Any]]]
+"""Carries a frame to the host and brings the answer back, as text or as the object that it is."""
 
 
 class Desk(Protocol):
     """Who answers frames: the desk of a host, or anything else that speaks as a `Transport` does."""
 
-    async def claim(
-        self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
-    ) -> list[Lease]:
-        """Take tasks."""
+    async def claim(self, worker: str, **wanted: Any) -> list[Lease]:
+        """Take tasks; `wanted` as in `Transport.claim`."""
 
     async def start(self, task_id: str, token: str) -> None:
         """Begin."""
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
+    async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """Show a sign of life."""
 
     async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
         """Say what became of it."""
 
-    async def release(self, task_id: str, token: str, reason: str = "") -> None:
+    async def release(self, task_id: str, token: str, reason: str = "", *, begun: bool = False) -> None:
         """Give it back."""
 
 
@@ -128,6 +128,8 @@ _read = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 def _parsed(frame: object) -> dict[str, Any]:
+    if isinstance(frame, dict):
+        return _checked(frame)
     if isinstance(frame, bytes | bytearray):
         try:
             frame = frame.decode()
@@ -141,6 +143,10 @@ def _parsed(frame: object) -> dict[str, Any]:
         body: object = _read(frame)
     except (ValueError, RecursionError) as error:
         raise _FlawError(f"a frame is JSON: {text_of(error)[:200]}") from None
+    return _checked(body)
+
+
+def _checked(body: object) -> dict[str, Any]:
     found = _a(dict, body, "the frame")
     version = _a(int, found.get("v"), "v")
     if version != VERSION:
@@ -188,6 +194,9 @@ def _lease_of(value: object, field: str) -> Lease:
     lease_ms = _a(int, body.get("lease_ms"), f"{field}.lease_ms")
     if lease_ms < 1:
         raise _FlawError(f"{field}.lease_ms should be at least 1, not {lease_ms}")
+    task["labels"] = _texts(task.get("labels", []), f"{field}.task.labels")
+    task.setdefault("workspace_name", "")
+    task.setdefault("progress", None)
     return Lease(task=_ticking(task), token=_a(str, body.get("token"), f"{field}.token"), lease_ms=lease_ms)
 
 
@@ -204,14 +213,18 @@ def _ticking(task: dict[str, Any]) -> ExternalTask:
 _write = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode  # in ASCII: nothing on the way can spoil it
 
 
+def _said(number: int, **facts: Any) -> dict[str, Any]:
+    return {"v": VERSION, "id": number, **facts}
+
+
 def _frame(number: int, **facts: Any) -> str:
-    return _write({"v": VERSION, "id": number, **facts})
+    return _write(_said(number, **facts))
 
 
 _PLAIN: Final = (str, int, bool, type(None))
 
 
-def _error_frame(number: int, error: LanewayError) -> str:
+def _refusal(number: int, error: LanewayError) -> dict[str, Any]:
     facts = {
         name: text_of(value)[:TEXT_MAX] if isinstance(value, str) else value
         for name, value in vars(error).items()
@@ -223,7 +236,7 @@ def _error_frame(number: int, error: LanewayError) -> str:
         "hint": text_of(error.hint)[:TEXT_MAX],
         "facts": facts,
     }
-    return _frame(number, ok=False, error=said)
+    return _said(number, ok=False, error=said)
 
 
 def _classes() -> dict[str, type[LanewayError]]:
@@ -266,32 +279,38 @@ async def serve(desk: Desk, frame: str | bytes) -> str:
 
     Only being cancelled gets out of here, and a `ConfigError` if `desk` is no desk: a host that can answer nobody.
     """
-    number = 0
     try:
         body = _parsed(frame)
-        number = _a(int, body.get("id"), "id")
-        return _frame(number, ok=True, **await _obey(desk, body))
     except _FlawError as flaw:
-        return _error_frame(number, UsageError(f"this frame makes no sense: {flaw}", hint="nothing has changed"))
+        return _write(_refusal(0, _no_sense(flaw)))
+    return _write(await answer(desk, body))
+
+
+async def answer(desk: Desk, body: object) -> dict[str, Any]:
+    """The same for a frame that was read already: the answer as an object."""
+    number = 0
+    try:
+        frame = _checked(body)
+        number = _a(int, frame.get("id"), "id")
+        return _said(number, ok=True, **await _obey(desk, frame))
+    except _FlawError as flaw:
+        return _refusal(number, _no_sense(flaw))
     except LanewayError as error:
-        return _error_frame(number, error)
+        return _refusal(number, error)
     except Exception as error:  # noqa: BLE001 - one worker's question must not end the host
         check_desk(desk, who="serve")
-        return _error_frame(number, InternalError(f"the host failed: {describe(error)[:TEXT_MAX]}"))
+        return _refusal(number, InternalError(f"the host failed: {describe(error)[:TEXT_MAX]}"))
+
+
+def _no_sense(flaw: _FlawError) -> UsageError:
+    return UsageError(f"this frame makes no sense: {flaw}", hint="nothing has changed")
 
 
 async def _obey(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
     op = _a(str, body.get("op"), "op")
     if op == "claim":
-        leases = await desk.claim(
-            _a(str, body.get("worker"), "worker"),
-            lanes=_texts(body.get("lanes", []), "lanes"),
-            limit=_a(int, body.get("limit", 1), "limit"),
-            wait_ms=_a(int, body.get("wait_ms", 0), "wait_ms"),
-            commands=_texts(body.get("commands", []), "commands"),
-        )
-        told = [{"task": lease.task, "token": lease.token, "lease_ms": lease.lease_ms} for lease in leases]
-        return {"leases": told}
+        leases = await desk.claim(_a(str, body.get("worker"), "worker"), **_wanted(body))
+        return {"leases": [lease_frame(lease) for lease in leases]}
     if op not in ("start", "heartbeat", "complete", "release"):
         raise _FlawError(f"op should be claim, start, heartbeat, complete or release, not {op!r:.60}")
     task_id = _a(str, body.get("task_id"), "task_id")
@@ -300,11 +319,47 @@ async def _obey(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
         await desk.start(task_id, token)
         return {}
     if op == "heartbeat":
-        return {"wanted": await desk.heartbeat(task_id, token)}
+        progress = _progress_of(body.get("progress"))
+        more = () if progress is None else (progress,)
+        return {"wanted": await desk.heartbeat(task_id, token, *more)}
     if op == "complete":
         return {"accepted": await desk.complete(task_id, token, _result_of(body.get("result")))}
-    await desk.release(task_id, token, _a(str, body.get("reason", ""), "reason"))
+    begun = {"begun": True} if _a(bool, body.get("begun", False), "begun") else {}
+    await desk.release(task_id, token, _a(str, body.get("reason", ""), "reason"), **begun)
     return {}
+
+
+def lease_frame(lease: Lease) -> dict[str, Any]:
+    """A lease as an object."""
+    return {"task": lease.task, "token": lease.token, "lease_ms": lease.lease_ms}
+
+
+_LISTS: Final = ("lanes", "commands", "labels", "workspaces")
+_CLAIM: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "lanes": lambda value, field: _texts(value, field),
+    "commands": lambda value, field: _texts(value, field),
+    "labels": lambda value, field: _texts(value, field),
+    "workspaces": lambda value, field: _texts(value, field),
+    "limit": lambda value, field: _a(int, value, field),
+    "wait_ms": lambda value, field: _a(int, value, field),
+    "lease_ms": lambda value, field: _a(int, value, field),
+    "about": lambda value, field: _a(dict, value, field),
+}
+
+
+def _wanted(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a claim asks for; what it does not say is left out, so that a desk of others need not know it."""
+    return {field: read(body[field], field) for field, read in _CLAIM.items() if field in body}
+
+
+def _progress_of(value: object) -> Progress | None:
+    if value is None:
+        return None
+    body = _a(dict, value, "progress")
+    percent = body.get("percent")
+    if percent is not None and type(percent) not in (int, float):
+        raise _FlawError(f"progress.percent should be a number, not {_shown(percent)}")
+    return Progress(_a(str, body.get("text", ""), "progress.text"), percent)
 
 
 # ---- the side of the worker ----
@@ -333,21 +388,22 @@ class FrameTransport:
         self._asking: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()  # those of them that were cancelled by `close`
 
-    async def claim(
-        self, worker: str, *, lanes: Sequence[str] = (), limit: int = 1, wait_ms: int = 0, commands: Sequence[str] = ()
-    ) -> list[Lease]:
-        """Take up to `limit` tasks of some lanes and tools; waits up to `wait_ms` for one."""
-        named = {"lanes": _listed("lanes", lanes), "commands": _listed("commands", commands)}
-        answer = await self._ask("claim", worker=worker, limit=limit, wait_ms=wait_ms, **named)
+    async def claim(self, worker: str, *, limit: int = 1, wait_ms: int = 0, **wanted: Any) -> list[Lease]:
+        """Take up to `limit` tasks; waits up to `wait_ms` for one. `wanted` as in `Transport.claim`."""
+        refuse_unknown("claim", wanted, _CLAIM)
+        named = {field: _listed(field, value) if field in _LISTS else value for field, value in wanted.items()}
+        said = {field: value for field, value in named.items() if value is not None}
+        answer = await self._ask("claim", worker=worker, limit=limit, wait_ms=wait_ms, **said)
         return self._read(lambda: [_lease_of(each, f"leases[{at}]") for at, each in enumerate(_leases(answer))])
 
     async def start(self, task_id: str, token: str) -> None:
         """Say that it begins."""
         await self._ask("start", task_id=task_id, token=token)
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
+    async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """Show a sign of life; False: stop."""
-        answer = await self._ask("heartbeat", task_id=task_id, token=token)
+        more = {} if progress is None else {"progress": {"text": progress.text, "percent": progress.percent}}
+        answer = await self._ask("heartbeat", task_id=task_id, token=token, **more)
         return self._read(lambda: _a(bool, answer.get("wanted"), "wanted"))
 
     async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
@@ -357,9 +413,10 @@ class FrameTransport:
         answer = await self._ask("complete", task_id=task_id, token=token, result=said)
         return self._read(lambda: _a(bool, answer.get("accepted"), "accepted"))
 
-    async def release(self, task_id: str, token: str, reason: str = "") -> None:
-        """Give a task back that was not started."""
-        await self._ask("release", task_id=task_id, token=token, reason=text_of(reason)[:TEXT_MAX])
+    async def release(self, task_id: str, token: str, reason: str = "", *, begun: bool = False) -> None:
+        """Give a task back."""
+        more = {"begun": True} if begun else {}
+        await self._ask("release", task_id=task_id, token=token, reason=text_of(reason)[:TEXT_MAX], **more)
 
     async def close(self) -> None:
         """Let go of the connection. Whoever waits for an answer is told; a claim that waits takes no task any more."""
@@ -392,7 +449,7 @@ class FrameTransport:
             return body
         raise self._read(lambda: _error_of(body.get("error")))
 
-    async def _carried(self, frame: str) -> str:
+    async def _carried(self, frame: str) -> str | dict[str, Any]:
         """The answer to a frame; `close` ends the wait for it."""
         task = asyncio.current_task()
         assert task is not None

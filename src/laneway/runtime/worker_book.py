@@ -1,0 +1,203 @@
+"""The book of workers: who has asked for tasks lately, what they have, and how they do.
+
+It decides nothing about tasks. It bounds what one worker may hold, so that one that claims and never begins takes
+little from the others: after some leases in a row that ended before a start it gets one task at a time, and after more
+of them it has to wait before it may ask again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from laneway.errors import RateLimitedError, UsageError, text_of
+from laneway.kernel.task_entries import HELD, TaskEntry, Wanted
+
+__all__ = ("WorkerBook", "WorkerRecord")
+
+_log = logging.getLogger("laneway")
+
+HOLD_MAX: Final = 1_000
+QUIET_MS: Final = 60_000
+FORGET_MS: Final = 600_000
+WORKERS_MAX: Final = 10_000
+WARY_AFTER: Final = 3
+REFUSE_AFTER: Final = 10
+REFUSE_FIRST_MS: Final = 1_000
+REFUSE_LAST_MS: Final = 60_000
+TEXT_MAX: Final = 200
+NUMBER_MAX: Final = 10**9
+ABOUT: Final[dict[str, type]] = {"instance": str, "concurrency": int, "version": str, "host": str, "pid": int}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class WorkerRecord:
+    """One worker. Times are of the host: the clock of a worker plays no part."""
+
+    name: str
+    who: str = ""  # the token it came with
+    tenant: str | None = None  # None: it serves every tenant
+    instance: str = ""
+    concurrency: int = 0
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+    wanted: Wanted = field(default_factory=Wanted)
+    workspaces: tuple[str, ...] = ()
+    first_seen_ms: int = 0  # wall
+    last_seen_ms: int = 0  # wall
+    seen_at: int = 0  # monotonic
+    completed: int = 0
+    failed: int = 0
+    lost: int = 0  # leases that ended because nothing was heard
+    unstarted: int = 0  # those of them that ended before a start
+    in_vain: int = 0  # how many of those in a row
+    refused_until: int = 0  # monotonic
+    waiting: int = 0  # claims that are open
+    shares_name: bool = False
+    held: dict[str, TaskEntry] = field(default_factory=dict)
+
+    def holds(self) -> list[TaskEntry]:
+        """The tasks it has at this moment."""
+        for task_id, entry in list(self.held.items()):
+            if entry.holder is not self or entry.state not in HELD or not entry.published:
+                del self.held[task_id]
+        return list(self.held.values())
+
+    @property
+    def room(self) -> int:
+        """How many tasks more it may have."""
+        most = 1 if self.in_vain >= WARY_AFTER else HOLD_MAX
+        return max(0, most - len(self.holds()))
+
+    def health(self, now: int) -> str:
+        """`working`, `waiting` for a task, `idle`, or `quiet`: not heard of for a minute."""
+        if self.holds():
+            return "quiet" if now - self.seen_at > QUIET_MS else "working"
+        if self.waiting:
+            return "waiting"
+        return "quiet" if now - self.seen_at > QUIET_MS else "idle"
+
+
+class WorkerBook:
+    """The workers that were heard of lately."""
+
+    def __init__(self, now: Callable[[], int], wall: Callable[[], int]) -> None:
+        self._now = now
+        self._wall = wall
+        self._records: dict[tuple[str, str | None, str, str], WorkerRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def meet(self, name: str, about: Mapping[str, Any], *, who: str = "", tenant: str | None = None) -> WorkerRecord:
+        """Somebody asks: the record of it."""
+        facts = _checked(about)
+        key = (who, tenant, name, facts.get("instance", ""))
+        record = self._records.get(key)
+        if record is None:
+            self._forget()
+            record = WorkerRecord(name=name, who=who, tenant=tenant, first_seen_ms=self._wall())
+            self._records[key] = record
+            self._compare(record, key)
+        for fact, value in facts.items():
+            setattr(record, fact, value)
+        self.seen(record)
+        return record
+
+    def _compare(self, new: WorkerRecord, key: tuple[str, str | None, str, str]) -> None:
+        """Two workers of one name are told apart by their leases; people should hear of it."""
+        for other, record in self._records.items():
+            if other[:3] == key[:3] and record is not new and self._is_at_work(record):
+                _log.warning("two workers are called %r: %r and %r", new.name, record.instance, key[3])
+
+    def _is_at_work(self, record: WorkerRecord) -> bool:
+        return record.health(self._now()) in ("working", "waiting")
+
+    def check(self, record: WorkerRecord) -> None:
+        """Refuse a worker that has taken tasks again and again and never begun."""
+        wait_ms = record.refused_until - self._now()
+        if wait_ms > 0:
+            raise RateLimitedError(
+                f"worker {record.name!r} has claimed {record.in_vain} tasks in a row and begun none of them",
+                retry_after_ms=wait_ms,
+                hint="start a task within its lease, or release it",
+            )
+        if not record.room:
+            raise RateLimitedError(
+                f"worker {record.name!r} has {len(record.holds()):,} tasks, and may not have more now",
+                retry_after_ms=REFUSE_FIRST_MS,
+                hint="complete or release what it has",
+            )
+
+    def seen(self, record: WorkerRecord) -> None:
+        """It was heard of."""
+        record.seen_at, record.last_seen_ms = self._now(), self._wall()
+
+    def took(self, record: WorkerRecord, entry: TaskEntry) -> None:
+        """It has taken a task."""
+        record.held[entry.task_id] = entry
+
+    def began(self, record: WorkerRecord) -> None:
+        """It has begun with one."""
+        record.in_vain = 0
+
+    def ended(self, record: WorkerRecord, *, success: bool) -> None:
+        """It has said what became of one."""
+        record.in_vain = 0
+        if success:
+            record.completed += 1
+        else:
+            record.failed += 1
+
+    def lost(self, record: WorkerRecord, *, had_begun: bool) -> None:
+        """A lease of it has ended because nothing was heard."""
+        record.lost += 1
+        if had_begun:
+            return
+        record.unstarted += 1
+        record.in_vain += 1
+        if record.in_vain == WARY_AFTER:
+            _log.warning("worker %r claims tasks and does not begin them: it gets one at a time", record.name)
+        if record.in_vain >= REFUSE_AFTER:
+            delay = min(REFUSE_LAST_MS, REFUSE_FIRST_MS * 2 ** min(10, record.in_vain - REFUSE_AFTER))
+            record.refused_until = self._now() + delay
+
+    def records(self) -> list[WorkerRecord]:
+        """Everybody, by name."""
+        self._forget()
+        at_work = Counter(key[:3] for key, record in self._records.items() if self._is_at_work(record))
+        for key, record in self._records.items():
+            record.shares_name = at_work[key[:3]] - self._is_at_work(record) > 0
+        return sorted(self._records.values(), key=lambda record: (record.name, record.first_seen_ms))
+
+    def _forget(self) -> None:
+        """Drop who was not heard of for long; if there are too many, those first that were not heard of for longest."""
+        now = self._now()
+        idle = [
+            (record.seen_at, key) for key, record in self._records.items() if not record.waiting and not record.holds()
+        ]
+        idle.sort(key=lambda each: each[0])
+        excess = len(self._records) - WORKERS_MAX
+        for place, (seen_at, key) in enumerate(idle):
+            if now - seen_at > FORGET_MS or place < excess:
+                del self._records[key]
+
+
+def _checked(about: object) -> dict[str, Any]:
+    """The facts that a worker tells of itself; those that nobody knows are passed over."""
+    if not isinstance(about, Mapping):
+        raise UsageError(f"about must be an object, not {about!r:.80}")
+    facts: dict[str, Any] = {}
+    for name, kind in ABOUT.items():
+        value: Any = about.get(name)
+        if value is None:
+            continue
+        fits = type(value) is kind and (kind is str or 0 <= int(value) <= NUMBER_MAX)
+        if not fits:
+            raise UsageError(f"about.{name} should be {'text' if kind is str else 'a whole number'}, not {value!r:.80}")
+        facts[name] = text_of(value)[:TEXT_MAX] if kind is str else value
+    return facts
