@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         ExternalTask,
         ExternalTaskResult,
         Lease,
+        Progress,
         TaskState,
     )
     from laneway.inbox import (
@@ -212,10 +213,12 @@ if TYPE_CHECKING:
         tool,
     )
     from laneway.transports import (
+        HttpTransport,
         LocalTransport,
     )
     from laneway.worker import (
         Worker,
+        WorkerLimits,
     )
 
 __version__ = "0.1.0"
@@ -261,6 +264,7 @@ __all__ = (
     "HistoryEntry",
     "Hook",
     "HostEnv",
+    "HttpTransport",
     "Inbox",
     "InternalError",
     "InterruptSignalError",
@@ -313,6 +317,7 @@ __all__ = (
     "PermissionPolicy",
     "Priority",
     "PriorityBoostConfig",
+    "Progress",
     "Prompt",
     "PromptTooLongError",
     "QueueOptions",
@@ -381,6 +386,7 @@ __all__ = (
     "WaitReason",
     "WaitTimeoutError",
     "Worker",
+    "WorkerLimits",
     "WrongThreadError",
     "tool",
 )
@@ -406,7 +412,7 @@ _HOMES = {
             "UnknownHandlerError UnknownJobError UnknownLaneError UnknownMessageError UnknownRunError "
             "UnknownStoreError UnknownTaskError UnstorableError UsageError WaitTimeoutError WrongThreadError"
         ),
-        "external": "ExternalTask ExternalTaskResult Lease TaskState",
+        "external": "ExternalTask ExternalTaskResult Lease Progress TaskState",
         "inbox": "Inbox",
         "kernel.ledger": "LedgerEntry LedgerState",
         "lanes": "JobOptions Lanes LaneScope",
@@ -433,8 +439,8 @@ _HOMES = {
         "sync": "Agent RunStream Session",
         "system": "FixedClock HostEnv SequentialIdGenerator",
         "tools": "tool Toolbox",
-        "transports": "LocalTransport",
-        "worker": "Worker",
+        "transports": "HttpTransport LocalTransport",
+        "worker": "Worker WorkerLimits",
     }.items()
     for name in names.split()
 }
