@@ -9,7 +9,7 @@ from typing import Any
 
 from laneway import Inbox
 from laneway.errors import TransportUnavailableError
-from laneway.external import ExternalTask, ExternalTaskResult, Lease
+from laneway.external import ExternalTask, ExternalTaskResult, Lease, Progress
 from laneway.kernel.task_entries import TaskEnd
 from laneway.ports import Transport
 from laneway.runtime.task_desk import TaskDesk
@@ -38,6 +38,7 @@ class Shaky:
         self.wanted: list[dict[str, Any]] = []
         self.overrides: dict[str, Any] = {}  # what is asked for instead
         self.asked_at: list[int] = []
+        self.news: list[tuple[int, Progress]] = []  # when the host heard how far somebody was
         self.beaten = asyncio.Event()
 
     async def _say(self, what: str, task_id: str, call: Any) -> Any:
@@ -67,9 +68,11 @@ class Shaky:
         """Begin."""
         await self._say("start", task_id, self._inner.start(task_id, token))
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
+    async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """A sign of life."""
-        wanted: bool = await self._say("heartbeat", task_id, self._inner.heartbeat(task_id, token))
+        wanted: bool = await self._say("heartbeat", task_id, self._inner.heartbeat(task_id, token, progress))
+        if progress is not None:
+            self.news.append((now_ms(), progress))
         self.beaten.set()
         return wanted
 
@@ -78,9 +81,9 @@ class Shaky:
         counts: bool = await self._say("complete", task_id, self._inner.complete(task_id, token, result))
         return counts
 
-    async def release(self, task_id: str, token: str, reason: str = "") -> None:
+    async def release(self, task_id: str, token: str, reason: str = "", *, begun: bool = False) -> None:
         """Give back."""
-        await self._say("release", task_id, self._inner.release(task_id, token, reason))
+        await self._say("release", task_id, self._inner.release(task_id, token, reason, begun=begun))
 
     async def close(self) -> None:
         """Nothing to close."""

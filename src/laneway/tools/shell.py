@@ -5,7 +5,9 @@ session without a terminal or input, an environment without secrets, limits on i
 when the call ends in whatever way, what the command left running is ended with it. The one exception: a process that
 detached itself (`setsid`) and lets go of the output stays when the command ends well, so that a server can be started.
 
-A command that fails or takes too long is an answer, which says what was seen so far.
+A command that fails or takes too long is an answer, which says what was seen so far; so is one that went over a limit.
+
+A host can narrow the limits of every call (`extra["limits"]`), and confine it (`extra["sandbox"]`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -25,11 +28,12 @@ from laneway.tools.outputs import ARTIFACT_MAX, Capped, Spool, ToolRefusedError,
 from laneway.tools.paths import answering_errors, locate, open_folder, shown
 from laneway.tools.processes import Processes, start
 from laneway.tools.registry import FunctionTool, tool
+from laneway.tools.sandbox import PRIVATE, Sandbox
 
 if TYPE_CHECKING:
     from laneway.ports import Tool
 
-__all__ = ("ShellLimits", "ShellSettings", "bash_tool", "shell_tools", "tool_environment", "wait")
+__all__ = ("OVER", "ShellLimits", "ShellSettings", "bash_tool", "shell_tools", "tool_environment", "wait")
 
 ENVIRONMENT: Final = (
     "COLORTERM", "HOME", "LANG", "LANGUAGE", "LC_*", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE",
@@ -45,6 +49,10 @@ NOTES_MAX: Final = 200
 DRAIN_S: Final = 0.5
 STEP_S: Final = 0.01
 WAIT_MAX_S: Final = 3600.0
+CPU_MORE_S: Final = 5  # from the signal that says which limit it was to the one that only ends
+TAIL: Final = 4_000
+OVER: Final = "[over the limit: "
+"""How the last line of a command's output begins that was ended by a limit, or failed at one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,14 @@ class ShellLimits:
     memory_bytes: int | None = None
     file_bytes: int | None = 4 * 1024**3
     processes: int | None = 4096
+    open_files: int | None = None
+
+    def narrowed(self, given: Mapping[str, int]) -> ShellLimits:
+        """These, and where others are given by the names of fields, the lower ones."""
+        found = {name: (value, getattr(self, name)) for name, value in given.items()}
+        return replace(
+            self, **{name: value if own is None else min(value, own) for name, (value, own) in found.items()}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +128,12 @@ def _command(command: str, settings: ShellSettings) -> list[str]:
     limits = settings.limits
     values = {
         "c": 0,  # no dumps of memory
-        "t": limits.cpu_s,
+        "St": limits.cpu_s,
+        "Ht": None if limits.cpu_s is None else limits.cpu_s + CPU_MORE_S,
         "v": None if limits.memory_bytes is None else max(limits.memory_bytes // 1024, 1),
         "f": None if limits.file_bytes is None else max(limits.file_bytes // 1024, 1),
         "u": limits.processes,
+        "n": limits.open_files,
     }
     # A limit that is lower already cannot be raised, which is just as well.
     setting = "".join(f"ulimit -{flag} {value} 2>/dev/null; " for flag, value in values.items() if value is not None)
@@ -142,7 +160,9 @@ def bash_tool(settings: ShellSettings | None = None) -> FunctionTool[..., object
         room = max(context.output_max - NOTES_MAX, 1)
         spool = Spool(replace(context, output_max=room), artifact_max=used.artifact_max)
         try:
-            return await _run(context, command, working_dir, _Call(used, spool, timeout_ms or used.timeout_ms))
+            limits = used.limits.narrowed(context.extra.get("limits") or {})
+            call = _Call(replace(used, limits=limits), spool, timeout_ms or used.timeout_ms)
+            return await _run(context, command, working_dir, call)
         finally:
             spool.discard()  # nothing to discard when it went well
 
@@ -177,7 +197,13 @@ class _Call:
 
 async def _run(context: ToolContext, command: str, working_dir: str, call: _Call) -> ToolOutput:
     environment = tool_environment(call.settings, session=context.extra.get("environment"))
-    processes, output = _start(_command(command, call.settings), _folder(context, working_dir), environment)
+    folder = _folder(context, working_dir)
+    words = _command(command, call.settings)
+    sandbox: Sandbox | None = context.extra.get("sandbox")
+    if sandbox is not None:
+        words = sandbox.command(words, workspace=context.workspace, folder=folder)
+        environment |= PRIVATE
+    processes, output = _start(words, folder, environment)
     reading = asyncio.get_running_loop().create_task(_read(context, output, call.spool), name="tool-output")
     is_late = is_left = True
     try:
@@ -198,6 +224,8 @@ async def _run(context: ToolContext, command: str, working_dir: str, call: _Call
         notes.append(f"[it ran longer than {call.timeout_ms} ms and was ended]")
     elif is_left:
         notes.append("[what it left running in the background was ended with it; `setsid` detaches a server]")
+    if not is_late and (over := _over(processes.exit_code, capped.text[-TAIL:], call.settings.limits)):
+        notes.append(f"{OVER}{over}]")
     return _answer(capped, None if is_late else processes.exit_code, notes)
 
 
@@ -264,6 +292,31 @@ async def _read(context: ToolContext, output: BinaryIO, spool: Spool) -> None:
                 await in_thread(context, spool.flush)
     finally:
         transport.close()
+
+
+_MEMORY: Final = re.compile(r"MemoryError|cannot allocate|std::bad_alloc|out of memory|memory exhausted", re.IGNORECASE)
+_FILES: Final = re.compile(r"too many open files|EMFILE", re.IGNORECASE)
+_SIZE: Final = re.compile(r"file too large|file size limit exceeded", re.IGNORECASE)
+
+
+def _over(code: int | None, tail: str, limits: ShellLimits) -> str:
+    """Which limit a command that failed has met, as far as its end and its last words tell; empty: none.
+
+    The kernel ends a process that used its time or wrote too much. One that gets no memory or no file is told so, and
+    says it in its own words.
+    """
+    if not code:
+        return ""
+    if limits.cpu_s is not None and code == 128 + signal.SIGXCPU:
+        return f"it used more than {limits.cpu_s} s of processor time"
+    is_big = code == 128 + signal.SIGXFSZ or _SIZE.search(tail)
+    if limits.file_bytes is not None and is_big:
+        return f"a file may have {limits.file_bytes:,} bytes"
+    if limits.memory_bytes is not None and _MEMORY.search(tail):
+        return f"a process may have {limits.memory_bytes:,} bytes of memory"
+    if limits.open_files is not None and _FILES.search(tail):
+        return f"a process may have {limits.open_files} files open"
+    return ""
 
 
 def _answer(capped: Capped, code: int | None, notes: list[str]) -> ToolOutput:

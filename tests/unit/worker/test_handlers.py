@@ -67,7 +67,8 @@ async def test_a_worker_asks_for_what_it_can_do_and_commands_narrow_it(
     async with bench() as on:
         async with Worker(on.line, name="w", host=fake_host(), **options):
             await passing(1)
-        assert on.line.wanted == [{"commands": asked, "lanes": tuple(map(str.lower, options.get("lanes", ())))}]
+        wanted = {"commands": asked, "lanes": tuple(map(str.lower, options.get("lanes", ())))}
+        assert on.line.wanted == [wanted, wanted], "it asks whether somebody is there, and then it waits"
 
 
 @staged
@@ -197,7 +198,7 @@ def test_a_worker_with_settings_that_make_no_sense_is_refused(options: dict[str,
         Worker(FrameTransport(nobody), **options)
 
 
-@pytest.mark.parametrize("given", ["x", None, object()])
+@pytest.mark.parametrize("given", ["x", 0, object()])
 def test_a_worker_without_a_transport_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"a worker needs a transport, not .* claim, start.*LocalTransport\("):
         Worker(given)

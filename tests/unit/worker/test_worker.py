@@ -114,7 +114,7 @@ async def test_signs_of_life_come_three_times_in_a_lease() -> None:
 async def test_an_idle_worker_asks_once_in_its_wait() -> None:
     async with bench() as on, on.worker(wait_ms=20_000):
         await passing(60_010)
-        assert on.line.times("claim") <= 4
+        assert on.line.times("claim") <= 5, "the first one only asks whether somebody is there"
 
 
 # ---- work that nobody wants any more ----
