@@ -1,4 +1,6 @@
-"""Transports: how workers reach the desk of a host. `local` is in this process, `http` reaches a gateway; `wire` has the frames for all others.
+"""Transports: how workers reach the desk of a host.
+
+`local` is in this process, `http` reaches a gateway; `wire` has the frames for all others.
 
 To bring your own: carry the text of a frame to the host, give it to `serve`, and carry the answer back.
 
