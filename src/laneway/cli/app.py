@@ -30,6 +30,7 @@ class Place(NamedTuple):
 
 PLACES: Final[Mapping[str, Place]] = {
     "serve": Place("serve", "serve"),
+    "worker": Place("worker", "worker_app"),
     "chat": Place("chat", "chat", "Asking"),
     "send": Place("send", "send", "Asking"),
     "status": Place("status", "status", "Reading"),

@@ -27,6 +27,7 @@ from laneway.tools.sandbox import Sandbox
 __all__ = (
     "Handler",
     "WorkerLimits",
+    "built_in_tools",
     "check_transport",
     "checked_commands",
     "checked_environment",
@@ -128,19 +129,21 @@ def checked_handlers(handlers: Mapping[str, Handler] | None) -> dict[str, Handle
 def checked_toolbox(
     tools: Iterable[Tool | Callable[..., Any]] | None, handlers: object, sandbox: Sandbox | None
 ) -> Toolbox:
-    """The tools that are given; the built-in ones if nothing is.
-
-    `web_fetch` runs in the worker itself: a sandbox without a network has none.
-    """
+    """The tools that are given; the built-in ones if nothing is."""
     if tools is None and handlers is None:
-        from laneway.tools import builtin_tools
-
-        is_cut_off = sandbox is not None and not sandbox.network
-        return Toolbox(tool for tool in builtin_tools() if not (is_cut_off and tool.spec.name == "web_fetch"))
+        return Toolbox(built_in_tools(sandbox))
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable | None):
         hint = "handlers={…}" if isinstance(tools, Mapping) else "Worker(transport, [my_tool])"
         raise ConfigError(f"tools must be a list of tools, not {tools!r:.80}", setting="tools", value=tools, hint=hint)
     return Toolbox(tools or ())
+
+
+def built_in_tools(sandbox: Sandbox | None) -> list[Tool]:
+    """The built-in tools. `web_fetch` runs in the worker itself, so there is none with a sandbox without a network."""
+    from laneway.tools import builtin_tools
+
+    is_cut_off = sandbox is not None and not sandbox.network
+    return [tool for tool in builtin_tools() if not (is_cut_off and tool.spec.name == "web_fetch")]
 
 
 def checked_lanes(lanes: Sequence[str]) -> tuple[str, ...]:

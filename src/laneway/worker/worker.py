@@ -113,9 +113,9 @@ class Worker:
         host: HostEnv | None = None,
     ) -> None:
         given = {**locals()}
-        self._given: dict[str, Any] = {name: given[name] for name in given if name not in ("self", "transport")}
+        self.given: dict[str, Any] = {name: given[name] for name in given if name not in ("self", "transport")}
         if tools is not None and not isinstance(tools, str | Mapping) and isinstance(tools, Iterable):
-            tools = self._given["tools"] = list(tools)  # it may be read only once, and `copy` reads it again
+            tools = self.given["tools"] = list(tools)  # it may be read only once, and `copy` reads it again
         check_whole(wait_ms, setting="wait_ms", least=1, most=DURATION_MAX_MS)
         if lease_ms is not None:
             check_whole(lease_ms, setting="lease_ms", least=1, most=LEASE_MAX_MS)
@@ -124,7 +124,7 @@ class Worker:
         self.name = settings.checked_name(name)
         self.labels = check_labels(labels)
         self._widths = settings.checked_widths(concurrency, settings.checked_lanes(lanes))
-        self._hands = _hands(self._given)
+        self._hands = _hands(self.given)
         self._commands = commands
         self._workspaces = settings.checked_names("workspaces", workspaces)
         self._wait_ms = wait_ms
@@ -198,11 +198,11 @@ class Worker:
 
     def copy(self, **changes: Any) -> Worker:
         """A new worker like this one, handlers included, with other settings and without a transport."""
-        strange = changes.keys() - self._given.keys()
+        strange = changes.keys() - self.given.keys()
         if strange:
             raise UsageError(f"a worker has no setting {', '.join(sorted(strange))}")
         handlers = self._hands.handlers
-        made = Worker(**{**self._given, **changes})
+        made = Worker(**{**self.given, **changes})
         for name, function in handlers.items():
             made._hands.handlers.setdefault(name, function)
         return made
