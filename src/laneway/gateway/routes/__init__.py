@@ -21,6 +21,7 @@ from laneway.gateway.routes import (
     schedules,
     sessions,
     socket,
+    task_work,
     tasks,
     tokens,
 )
@@ -28,7 +29,8 @@ from laneway.gateway.routes import (
 __all__ = ("ROUTERS",)
 
 ROUTERS: tuple[APIRouter, ...] = (
-    messages.router,
+    messages.router,  # the busiest are asked first
+    task_work.router,
     events.router,
     socket.router,
     page.router,
