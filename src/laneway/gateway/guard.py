@@ -23,7 +23,6 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from laneway.errors import ConfigError, LanewayError, OverloadedError, RateLimitedError, UsageError
-from laneway.external import RESULT_MAX
 from laneway.gateway.access import Scope as Right
 from laneway.gateway.access import secret_of
 from laneway.gateway.problems import Problem, problem, problem_of
@@ -31,6 +30,7 @@ from laneway.gateway.rates import address_of
 from laneway.gateway.service import Gateway
 from laneway.gateway.settings import GatewaySettings
 from laneway.gateway.tokens import Token, TokenBook
+from laneway.transports.http import BODY_MAX
 
 __all__ = ("Guard", "Hosts", "install", "token_of")
 
@@ -57,8 +57,6 @@ REMEMBERED_MAX: Final = 1_000
 BODIES_MAX: Final = 64
 """So many bodies of the largest size may be under way at one time, in all."""
 WORK: Final = "/v1/tasks/"
-WORK_MAX: Final = 3 * RESULT_MAX + 1_000_000
-"""The largest result of a worker, whose JSON may be in ASCII: that takes three times as much. And what is around it."""
 POLICY_VIOLATED: Final = 1008
 CLOSE: Final = {"Connection": "close"}
 NARROW: Final = b"default-src 'none'; frame-ancestors 'none'"
@@ -311,7 +309,7 @@ class Guard:
             return self._body_max
         caller = token.caller()
         may = caller.may(Right.WORKER) or caller.may(Right.OPERATE)
-        return max(self._body_max, WORK_MAX) if may else self._body_max
+        return max(self._body_max, BODY_MAX) if may else self._body_max
 
     async def _body(self, said: Said, receive: Receive, most: int) -> bytes:
         """The whole body, within its size and time."""

@@ -38,6 +38,7 @@ from laneway.errors import (
     describe,
     text_of,
 )
+from laneway.external import RESULT_MAX
 from laneway.transports.wire import FRAME_MAX, FrameTransport, _classes, _error_of
 
 if TYPE_CHECKING:
@@ -50,9 +51,12 @@ _log = logging.getLogger("laneway")
 PATH: Final = "/v1/tasks/frames"
 TIMEOUT_S: Final = 30.0
 CONNECT_S: Final = 10.0
+WAIT_MAX_MS: Final = 60_000  # no server lets a claim wait longer
 FRAMES_MAX: Final = 500
 GATHERED_MAX: Final = 500_000
 """Bytes of frames in one request: less than what proxies let pass."""
+BODY_MAX: Final = 3 * RESULT_MAX + 1_000_000
+"""Bytes of one request: the largest result there is, in ASCII, which may take three times as much; and its frame."""
 PATIENCE_S: Final = 0.25  # for an answer, before the next request goes beside it
 SENDING_MAX: Final = 4
 LARGE_MAX: Final = 4  # uploads at one time
@@ -114,8 +118,8 @@ class HttpTransport(FrameTransport):
             [answer] = await self._post([frame], wait_s=wait_ms / 1000)
             return answer
         if len(frame) > GATHERED_MAX:
-            if len(frame) > FRAME_MAX:
-                raise UsageError(f"a frame has at most {FRAME_MAX:,} bytes, not {len(frame):,}", hint="send less")
+            if len(frame) >= BODY_MAX:
+                raise UsageError(f"a frame has less than {BODY_MAX:,} bytes, not {len(frame):,}", hint="send less")
             async with self._uploads:
                 [answer] = await self._post([frame])
             return answer
@@ -377,7 +381,7 @@ def _wait_of(frame: str) -> int | None:
     if '"op":"claim"' not in frame[:80]:  # a frame begins with v, id and op
         return None
     wait_ms = json.loads(frame).get("wait_ms")
-    return wait_ms if type(wait_ms) is int and wait_ms > 0 else 0
+    return min(wait_ms, WAIT_MAX_MS) if type(wait_ms) is int and wait_ms > 0 else 0
 
 
 async def _whole(response: httpx2.Response) -> bytes:

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from laneway.errors import ConfigError, RateLimitedError
 from laneway.external import RESULT_MAX
 from laneway.gateway.access import SUBPROTOCOL, Scope, secret_of
-from laneway.gateway.guard import WORK_MAX, Guard, Hosts
+from laneway.gateway.guard import Guard, Hosts
 from laneway.gateway.rates import Rates, address_of
 from laneway.gateway.settings import GatewaySettings
 from laneway.gateway.tokens import TokenBook
 from laneway.stores.memory import MemoryStore
 from laneway.testing import FakeClock
+from laneway.transports.http import BODY_MAX
 from tests.gateway_stage import gateway_stage
 
 HOST = (b"host", b"127.0.0.1:8420")
@@ -427,11 +428,11 @@ async def test_only_results_of_workers_may_be_large(scope: Scope | None, path: s
 async def test_a_result_of_a_worker_has_a_limit_too_and_is_not_read() -> None:
     door = Door()
     sender = (b"authorization", f"Bearer {door.tokens.create_for_now('w', [Scope.WORKER])}".encode())
-    for length in (WORK_MAX + 1, 100_000_000):
+    for length in (BODY_MAX + 1, 100_000_000):
         seen = await door.ask("POST", sender, (b"content-length", str(length).encode()), path="/v1/tasks/frames")
         assert (seen.status, seen.code) == (413, "too_large")
     assert door.bodies == []
-    assert WORK_MAX > 3 * RESULT_MAX
+    assert BODY_MAX > 3 * RESULT_MAX
 
 
 async def test_a_client_that_goes_away_in_its_body_starts_nothing() -> None:

@@ -1,0 +1,535 @@
+"""The client side of HTTP: what goes together into one request, what goes alone, and what refusals mean.
+
+The server is a function; time is simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import trustme
+
+from laneway.errors import (
+    ConfigError,
+    LanewayError,
+    LeaseLostError,
+    NotAuthenticatedError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitedError,
+    TransportUnavailableError,
+    UsageError,
+)
+from laneway.external import ExternalTaskResult
+from laneway.sim.loop import run_sim
+from laneway.transports.http import BODY_MAX, FRAMES_MAX, GATHERED_MAX, HttpTransport
+from laneway.transports.wire import FRAME_MAX
+
+URL = "http://127.0.0.1:8420"
+Answer = Callable[[list[dict[str, Any]]], Awaitable[httpx2.Response]]
+
+
+def answers_of(frames: list[dict[str, Any]]) -> httpx2.Response:
+    """Yes to everything."""
+    said: dict[str, Any] = {"ok": True, "leases": [], "wanted": True, "accepted": True}
+    return httpx2.Response(200, json={"answers": [{"v": 1, "id": frame["id"], **said} for frame in frames]})
+
+
+class Server:
+    """Notes what comes; `answer` says what goes back, after `takes_s`."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[str]] = []  # the ops of each
+        self.headers: list[httpx2.Headers] = []
+        self.timeouts: list[dict[str, float]] = []
+        self.open = 0
+        self.peak = 0
+        self.takes_s = 0.01
+        self.given_up = 0
+        self.refusals: list[httpx2.Response | Exception] = []
+
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        frames = json.loads(request.content)["frames"]
+        self.requests.append([frame["op"] for frame in frames])
+        self.headers.append(request.headers)
+        self.timeouts.append(request.extensions["timeout"])
+        self.open += 1
+        self.peak = max(self.peak, self.open)
+        try:
+            waits = [frame["wait_ms"] / 1000 for frame in frames if frame["op"] == "claim"]
+            await asyncio.sleep(max([self.takes_s, *waits]))
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        finally:
+            self.open -= 1
+        if self.refusals:
+            refusal = self.refusals.pop(0)
+            if isinstance(refusal, Exception):
+                raise refusal
+            return refusal
+        return answers_of(frames)
+
+
+class Wired(HttpTransport):
+    """A transport whose server is a function."""
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(URL, **{"token": "lw_x_y", **options})
+        self.server = server
+
+    def _client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(self.server), headers=self._headers)
+
+
+def played(play: Callable[[Server, Wired], Coroutine[Any, Any, None]]) -> Server:
+    """Run a play in simulated time."""
+    server = Server()
+
+    async def run() -> None:
+        transport = Wired(server)
+        try:
+            await play(server, transport)
+        finally:
+            await transport.close()
+
+    run_sim(run(), seed=0, shuffle=False)
+    return server
+
+
+def problem(status: int, code: str, **facts: Any) -> httpx2.Response:
+    return httpx2.Response(status, json={"status": status, "code": code, "detail": "no", "hint": "h", **facts})
+
+
+# ---- what goes together ----
+
+
+def test_what_is_said_in_one_step_goes_in_one_request() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        await asyncio.gather(*(transport.start(f"t{number}", "k") for number in range(20)))
+
+    assert played(play).requests == [["start"] * 20]
+
+
+def test_what_is_said_while_a_request_is_on_its_way_gathers_for_the_next() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        first = asyncio.ensure_future(transport.start("t", "k"))
+        await asyncio.sleep(0.005)
+        rest = [asyncio.ensure_future(transport.heartbeat(f"t{number}", "k")) for number in range(3)]
+        done = asyncio.ensure_future(transport.complete("t", "k", ExternalTaskResult(result="x")))
+        await asyncio.gather(first, *rest, done)
+
+    server = played(play)
+    assert server.requests == [["start"], ["heartbeat"] * 3 + ["complete"]]
+    assert server.peak == 1
+
+
+def test_each_hears_the_answer_to_its_own_frame() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        async def answer(request: httpx2.Request) -> httpx2.Response:
+            frames = json.loads(request.content)["frames"]
+            wanted = [{"v": 1, "id": each["id"], "ok": True, "wanted": each["task_id"] == "t2"} for each in frames]
+            return httpx2.Response(200, json={"answers": wanted})
+
+        transport.server = answer  # type: ignore[assignment]
+        wanted = await asyncio.gather(*(transport.heartbeat(f"t{number}", "k") for number in range(4)))
+        assert wanted == [False, False, True, False]
+
+    assert played(play).requests == []
+
+
+def test_a_claim_goes_alone_and_holds_up_nothing() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        claims = [asyncio.ensure_future(transport.claim("w", wait_ms=20_000)) for _ in range(2)]
+        await asyncio.gather(transport.start("a", "k"), transport.start("b", "k"))
+        await transport.complete("a", "k", ExternalTaskResult())
+        assert not any(claim.done() for claim in claims)
+        assert await asyncio.gather(*claims) == [[], []]
+
+    server = played(play)
+    assert sorted(server.requests) == [["claim"], ["claim"], ["complete"], ["start", "start"]]
+
+
+def test_a_claim_may_be_silent_for_as_long_as_it_waits_and_others_may_not() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        await transport.claim("w", wait_ms=20_000)
+        await transport.claim("w")
+        await transport.start("a", "k")
+
+    assert [each["read"] for each in played(play).timeouts] == [50.0, 30.0, 30.0]
+
+
+def test_a_claim_is_not_waited_for_longer_than_servers_let_it_wait() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        async with asyncio.timeout(1):
+            await transport.claim("w", wait_ms=600_000)
+
+    server = Server()
+    with pytest.raises(TimeoutError):
+        run_sim(play(server, Wired(server)), seed=0)
+    assert [each["read"] for each in server.timeouts] == [90.0]
+
+
+def test_a_request_has_a_bounded_number_of_frames() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        await asyncio.gather(*(transport.start(f"t{number}", "k") for number in range(FRAMES_MAX + 1)))
+
+    assert [len(request) for request in played(play).requests] == [FRAMES_MAX, 1]
+
+
+def test_a_request_has_a_bounded_size_and_what_is_larger_goes_beside() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        half, large = "x" * (GATHERED_MAX // 2), "x" * GATHERED_MAX
+        results = [ExternalTaskResult(result=text) for text in (half, half, half, large)]
+        await asyncio.gather(
+            *(transport.complete("t", "k", result) for result in results), transport.heartbeat("t", "k")
+        )
+
+    server = played(play)
+    assert sorted(server.requests) == [["complete"], ["complete"], ["complete"], ["complete", "heartbeat"]]
+    assert server.peak == 2  # the large one, and one of the others
+
+
+def test_signs_of_life_do_not_wait_behind_an_upload() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.takes_s = 60
+        large = ExternalTaskResult(result="x" * GATHERED_MAX)
+        uploads = [asyncio.ensure_future(transport.complete("t", "k", large)) for _ in range(6)]
+        await asyncio.sleep(1)
+        assert server.open == 4  # and no more at one time
+        server.takes_s = 0.01
+        assert await transport.heartbeat("t", "k") is True
+        assert not any(upload.done() for upload in uploads)
+        await asyncio.gather(*uploads)
+
+    assert len(played(play).requests) == 7
+
+
+@pytest.mark.slow
+def test_what_no_server_would_take_is_not_sent() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        with pytest.raises(UsageError, match="less than"):
+            await transport.release("t" * BODY_MAX, "k")
+
+    assert played(play).requests == []
+
+
+def test_an_answer_that_takes_long_does_not_hold_up_what_comes_after_it() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.takes_s = 10
+        slow = asyncio.ensure_future(transport.start("a", "k"))
+        await asyncio.sleep(1)
+        server.takes_s = 0.01
+        assert await transport.heartbeat("b", "k") is True
+        assert not slow.done()
+        await slow
+
+    assert played(play).requests == [["start"], ["heartbeat"]]
+
+
+def test_requests_that_nobody_answers_do_not_pile_up() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.takes_s = 10
+        said = []
+        for number in range(20):
+            said.append(asyncio.ensure_future(transport.start(f"t{number}", "k")))
+            await asyncio.sleep(0.3)
+        assert server.peak == 4
+        await asyncio.gather(*said)
+
+    assert played(play).peak == 4
+
+
+# ---- giving up ----
+
+
+def test_what_is_given_up_before_it_was_sent_is_not_sent() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        first = asyncio.ensure_future(transport.start("a", "k"))
+        await asyncio.sleep(0.005)
+        second = asyncio.ensure_future(transport.start("b", "k"))
+        third = asyncio.ensure_future(transport.heartbeat("c", "k"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(first, third)
+        assert second.cancelled()
+
+    assert played(play).requests == [["start"], ["heartbeat"]]
+
+
+def test_what_is_given_up_on_its_way_costs_the_others_nothing() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        said = [asyncio.ensure_future(transport.heartbeat(name, "k")) for name in "abc"]
+        await asyncio.sleep(0.005)
+        said[1].cancel()
+        assert await said[0]
+        assert await said[2]
+
+    server = played(play)
+    assert (server.requests, server.given_up) == ([["heartbeat"] * 3], 0)
+
+
+def test_a_claim_that_is_given_up_hangs_up() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        claim = asyncio.ensure_future(transport.claim("w", wait_ms=20_000))
+        await asyncio.sleep(0.005)
+        claim.cancel()
+        await asyncio.wait([claim])
+        assert server.open == 0
+
+    assert played(play).given_up == 1
+
+
+def test_closing_ends_everything_and_whoever_waits_is_told() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.takes_s = 10
+        large = ExternalTaskResult(result="x" * GATHERED_MAX)
+        said: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(transport.claim("w", wait_ms=20_000)),
+            asyncio.ensure_future(transport.start("a", "k")),
+            asyncio.ensure_future(transport.complete("b", "k", large)),
+        ]
+        await asyncio.sleep(0.01)
+        said.append(asyncio.ensure_future(transport.start("c", "k")))  # gathers
+        await asyncio.sleep(0.01)
+        await transport.close()
+        errors = await asyncio.gather(*said, return_exceptions=True)
+        assert [type(error) for error in errors] == [TransportUnavailableError] * 4
+        assert server.open == 0
+        with pytest.raises(TransportUnavailableError, match="closed"):
+            await transport.start("d", "k")
+
+    assert len(played(play).requests) == 3
+
+
+# ---- what refusals mean ----
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "facts"),
+    [
+        (problem(401, "not_authenticated"), NotAuthenticatedError, {}),
+        (problem(403, "permission_denied", right="worker"), PermissionDeniedError, {"right": "worker"}),
+        (problem(403, "wrong_origin"), PermissionDeniedError, {}),
+        (problem(404, "not_found"), NotFoundError, {}),
+        (problem(400, "usage"), UsageError, {}),
+        (problem(400, "bad_path"), UsageError, {}),
+        (problem(409, "lease_lost", state="completed"), LeaseLostError, {"state": "completed"}),
+        (problem(421, "wrong_host"), UsageError, {}),
+        (problem(413, "too_large", body_max=7), UsageError, {}),
+        (httpx2.Response(413, text="<html>nginx"), UsageError, {}),
+        (problem(500, "internal"), TransportUnavailableError, {}),
+        (problem(503, "unavailable", retry_after_ms=1_500), TransportUnavailableError, {"retry_after_ms": 1_500}),
+        (problem(429, "rate_limited", retry_after_ms=60_000), TransportUnavailableError, {"retry_after_ms": 60_000}),
+        (problem(408, "too_slow"), TransportUnavailableError, {}),
+        (httpx2.Response(502, text="<html>nginx", headers={"Retry-After": "7"}), TransportUnavailableError, {
+            "retry_after_ms": 7_000, "status": 502,
+        }),
+        (httpx2.Response(503, headers={"Retry-After": "soon"}), TransportUnavailableError, {}),
+        (httpx2.Response(404, text="<html>no such page"), TransportUnavailableError, {"status": 404}),
+        (httpx2.Response(403, json=["no"]), TransportUnavailableError, {"status": 403}),
+        (httpx2.Response(307, headers={"Location": "http://evil.example/"}), TransportUnavailableError, {}),
+        (httpx2.Response(200, text="<html>welcome"), TransportUnavailableError, {}),
+        (httpx2.Response(200, text="[" * 100_000), TransportUnavailableError, {}),
+        (httpx2.Response(200, json={"answers": []}), TransportUnavailableError, {}),
+        (httpx2.Response(200, json={"answers": [{}, {}]}), TransportUnavailableError, {}),
+        (httpx2.Response(200, json={"answers": ["yes"]}), TransportUnavailableError, {}),
+        (httpx2.Response(200, json={"answers": [{"v": 2}]}), TransportUnavailableError, {}),
+        (httpx2.Response(200, json={"answers": [{"v": 1, "id": 99, "ok": True}]}), TransportUnavailableError, {}),
+        (httpx2.Response(200, json=[]), TransportUnavailableError, {}),
+        (httpx2.ConnectError("refused"), TransportUnavailableError, {}),
+        (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), TransportUnavailableError, {}),
+        (httpx2.ReadTimeout("slow"), TransportUnavailableError, {}),
+        (httpx2.RemoteProtocolError("gone"), TransportUnavailableError, {}),
+        (httpx2.ReadError(""), TransportUnavailableError, {}),
+        (ValueError("a bug"), (TransportUnavailableError, ValueError), {}),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_the_error_that_it_means(refusal: Any, error: type[LanewayError], facts: dict[str, Any]) -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        for call in (transport.start("t", "k"), transport.claim("w")):
+            server.refusals = [refusal]
+            with pytest.raises(error) as caught:
+                await call
+            assert facts.items() <= vars(caught.value).items()
+            assert str(caught.value)
+        await transport.start("t", "k")  # and the next one gets through
+
+    assert len(played(play).requests) == 3
+
+
+def test_a_refusal_of_a_request_is_told_to_each_of_its_frames_as_an_error_of_its_own() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.refusals = [problem(503, "unavailable", retry_after_ms=5)]
+        errors = await asyncio.gather(*(transport.start(name, "k") for name in "abc"), return_exceptions=True)
+        assert [getattr(error, "retry_after_ms", None) for error in errors] == [5, 5, 5]
+        assert len({id(error) for error in errors}) == 3
+
+    assert played(play).requests == [["start"] * 3]
+
+
+def test_an_error_in_one_answer_is_that_frames_alone() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        error = {"code": "rate_limited", "message": "slow down", "hint": "", "facts": {"retry_after_ms": 9}}
+        both = [{"v": 1, "id": 1, "ok": True}, {"v": 1, "id": 2, "ok": False, "error": error}]
+        server.refusals = [httpx2.Response(200, json={"answers": both})]
+        good, bad = await asyncio.gather(transport.start("a", "k"), transport.start("b", "k"), return_exceptions=True)
+        assert good is None
+        assert isinstance(bad, RateLimitedError)
+        assert bad.retry_after_ms == 9
+
+    assert played(play).requests == [["start"] * 2]
+
+
+def test_a_request_that_comes_too_often_waits_a_moment_and_comes_again() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.refusals = [problem(429, "rate_limited", retry_after_ms=100) for _ in range(2)]
+        began = asyncio.get_running_loop().time()
+        await transport.start("a", "k")
+        assert asyncio.get_running_loop().time() - began == pytest.approx(0.23)
+        server.refusals = [problem(429, "rate_limited", retry_after_ms=100) for _ in range(3)]
+        with pytest.raises(TransportUnavailableError) as caught:
+            await transport.start("a", "k")
+        assert vars(caught.value)["retry_after_ms"] == 100
+
+    assert len(played(play).requests) == 6
+
+
+def test_an_answer_without_end_is_cut() -> None:
+    class Endless(httpx2.AsyncByteStream):
+        sent = 0
+
+        async def __aiter__(self) -> Any:
+            while True:
+                self.sent += 1
+                yield b" " * 8_000_000
+
+    async def play(server: Server, transport: Wired) -> None:
+        stream = Endless()
+        server.refusals = [httpx2.Response(200, stream=stream)]
+        with pytest.raises(TransportUnavailableError, match="more than"):
+            await transport.claim("w")
+        assert stream.sent == FRAME_MAX // 8_000_000 + 1
+
+    assert len(played(play).requests) == 1
+
+
+# ---- settings ----
+
+
+def test_the_token_and_the_tenant_go_with_every_request() -> None:
+    server = Server()
+
+    async def play() -> None:
+        transport = Wired(server, tenant="acme", token="lw_a_b")
+        await asyncio.gather(transport.start("a", "k"), transport.claim("w"))
+        await transport.close()
+
+    run_sim(play(), seed=0)
+    assert {each["authorization"] for each in server.headers} == {"Bearer lw_a_b"}
+    assert {each["laneway-tenant"] for each in server.headers} == {"acme"}
+    assert {each["content-type"] for each in server.headers} == {"application/json"}
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://127.0.0.1:8420", "http://127.0.0.1:8420"),
+        ("http://localhost/", "http://localhost"),
+        ("https://laneway.example.org/v1", "https://laneway.example.org"),
+        ("https://example.org/laneway/v1/", "https://example.org/laneway"),
+        (" http://[::1]:80 ", "http://[::1]:80"),
+    ],
+)
+def test_an_address_may_end_as_those_of_other_clients_do(given: str, url: str) -> None:
+    assert HttpTransport(given, verify=not url.startswith("https")).url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "setting"),
+    [
+        ("", {}, "url"),
+        (7, {}, "url"),
+        ("laneway.example.org", {}, "url"),
+        ("ftp://example.org", {}, "url"),
+        ("http://", {}, "url"),
+        ("http://[::1", {}, "url"),
+        ("http://a:99999", {}, "url"),
+        ("http://a:b@example.org", {}, "url"),
+        ("http://example.org/?token=x", {}, "url"),
+        ("http://example.org/#x", {}, "url"),
+        ("http://exa\nmple.org", {}, "url"),
+        (URL, {"token": "lw_\n"}, "token"),
+        (URL, {"token": "schlüssel"}, "token"),
+        (URL, {"token": 7}, "token"),
+        (URL, {"tenant": "a\r\nb"}, "tenant"),
+        (URL, {"verify": "ca.pem"}, "url"),
+        (URL, {"certificate": "c.pem"}, "url"),
+        (URL, {"verify": 7}, "verify"),
+        (URL, {"timeout_s": 0}, "timeout_s"),
+        (URL, {"timeout_s": True}, "timeout_s"),
+        (URL, {"timeout_s": float("nan")}, "timeout_s"),
+        (URL, {"timeout_s": "5"}, "timeout_s"),
+        ("https://a", {"key": "k.pem"}, "certificate"),
+        ("https://a", {"verify": "nothing.pem"}, "verify"),
+        ("https://a", {"verify": "/"}, "verify"),
+        ("https://a", {"verify": False, "certificate": "nothing.pem"}, "certificate"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_at_once(url: Any, options: Any, setting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        HttpTransport(url, **options)
+    assert caught.value.setting == setting
+    assert "lw_" not in str(caught.value)
+
+
+def test_certificates_are_read_from_files(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    own = authority.issue_cert("worker")
+    own.private_key_and_cert_chain_pem.write_to_path(tmp_path / "own.pem")
+    (tmp_path / "bad.pem").write_text("nonsense")
+    HttpTransport("https://a", verify=tmp_path / "ca.pem", certificate=str(tmp_path / "own.pem"))
+    for options in ({"verify": tmp_path / "bad.pem"}, {"certificate": tmp_path / "bad.pem", "verify": False}):
+        with pytest.raises(ConfigError, match=r"bad\.pem"):
+            HttpTransport("https://a", **options)
+
+
+def test_its_name_does_not_tell_the_token() -> None:
+    transport = HttpTransport(URL, token="lw_a_secret")
+    assert repr(transport) == f"<HttpTransport {URL}>"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("http://example.org", {"token": "lw_x_y"}, "use https"),
+        ("https://example.org", {"verify": False}, "may be anybody"),
+        ("http://127.0.0.1", {"token": "lw_x_y"}, ""),
+        ("http://example.org", {}, ""),
+    ],
+)
+def test_what_others_could_read_is_warned_of(
+    url: str, options: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="laneway"):
+        HttpTransport(url, **options)
+    assert said in caplog.text
+    assert bool(caplog.records) == bool(said)
+    assert "lw_x_y" not in caplog.text
+
+
+async def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    transport = HttpTransport(URL)
+    with pytest.raises(ConfigError, match="httpx2"):
+        await transport.start("t", "k")
+    await transport.close()
