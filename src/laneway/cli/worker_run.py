@@ -112,7 +112,7 @@ async def _until_a_signal(worker: Worker, transport: HttpTransport, drain_ms: in
     def stop() -> None:
         is_first = not stops
         if is_first:
-            said = "worker %s stops: %s tasks have %s ms to end; another signal stops them at once"
+            said = "worker %s stops: what runs (%s) has %s ms to end; another signal stops it at once"
             _log.warning(said, worker.name, worker.stats.running, drain_ms)
         elif len(stops) == 1:
             _log.warning("worker %s stops at once", worker.name)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any, Final
 
 from laneway.dialogue import ToolContext, ToolOutput
@@ -156,17 +157,43 @@ class Hands:
 
     async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking function. A thread cannot be stopped: whoever is cancelled waits for it, slot in hand."""
-        loop = asyncio.get_running_loop()
-        call = partial(copy_context().run, fn, *args)
-        future = loop.run_in_executor(self.threads, call)
+        call = _Call(partial(copy_context().run, fn, *args))
+        future = asyncio.get_running_loop().run_in_executor(self.threads, call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.cancel():
+            if call.drop():
+                future.cancel()
+            else:
                 await asyncio.wait([future])
-            if future.done() and not future.cancelled():
-                future.exception()  # nobody wants to know any more
+                if not future.cancelled():
+                    future.exception()  # nobody wants to know any more
             raise
+
+
+class _Call:
+    """A call that waits for a thread. The future of it can be cancelled although a thread has begun: this knows."""
+
+    __slots__ = ("_call", "_has_begun", "_is_dropped", "_lock")
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._lock = Lock()
+        self._has_begun = False
+        self._is_dropped = False
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._is_dropped:
+                return None
+            self._has_begun = True
+        return self._call()
+
+    def drop(self) -> bool:
+        """Nobody wants it any more; False if a thread is at it."""
+        with self._lock:
+            self._is_dropped = True
+            return not self._has_begun
 
 
 def _last_line(task: ExternalTask, text: str) -> None:
