@@ -11,6 +11,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES_MAX = 60
+ELSEWHERE = {
+    "ci_fleet": "tests/e2e/test_ci_fleet.py",
+    "servers": "examples/agent_mcp.py",
+    "skills": "examples/agent_skills.py",
+    "worker.mjs": "tests/e2e/test_worker_in_node.py",
+}
+"""What is no script of its own, and what runs it."""
 EXPECTED = {
     "agent_approvals.py": [
         "ada: You may not do that",
@@ -126,6 +133,13 @@ def test_an_example_runs_and_shows_what_it_is_for(path: Path) -> None:
 
 def test_the_table_of_expectations_names_every_example() -> None:
     assert [path.name for path in EXAMPLES] == sorted(EXPECTED)
+
+
+def test_what_is_no_script_is_run_by_something_else() -> None:
+    others = {path.name for path in (ROOT / "examples").iterdir() if path.suffix != ".py" and path.name[0] not in "._"}
+    assert others == set(ELSEWHERE)
+    for name, runner in ELSEWHERE.items():
+        assert name.partition(".")[0] in (ROOT / runner).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
