@@ -30,6 +30,7 @@ REFUSE_FIRST_MS: Final = 1_000
 REFUSE_LAST_MS: Final = 60_000
 TEXT_MAX: Final = 200
 NUMBER_MAX: Final = 10**9
+_Key = tuple[str, str | None, str, str]  # whose token, tenant, name, instance
 ABOUT: Final[dict[str, type]] = {"instance": str, "concurrency": int, "version": str, "host": str, "pid": int}
 
 
@@ -88,7 +89,7 @@ class WorkerBook:
     def __init__(self, now: Callable[[], int], wall: Callable[[], int]) -> None:
         self._now = now
         self._wall = wall
-        self._records: dict[tuple[str, str | None, str, str], WorkerRecord] = {}
+        self._records: dict[_Key, WorkerRecord] = {}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -97,7 +98,7 @@ class WorkerBook:
         """Somebody asks: the record of it."""
         facts = _checked(about)
         key = (who, tenant, name, facts.get("instance", ""))
-        record = self._records.get(key)
+        record = self._records.get(key) or self._same(key)
         if record is None:
             self._forget()
             record = WorkerRecord(name=name, who=who, tenant=tenant, first_seen_ms=self._wall())
@@ -108,7 +109,17 @@ class WorkerBook:
         self.seen(record)
         return record
 
-    def _compare(self, new: WorkerRecord, key: tuple[str, str | None, str, str]) -> None:
+    def _same(self, key: _Key) -> WorkerRecord | None:
+        """The record of a worker of which one time the instance is known and another time not."""
+        if key[3]:  # it was heard of by a task that an earlier process had given to it
+            record = self._records.pop((*key[:3], ""), None)
+            if record is not None:
+                self._records[key] = record
+            return record
+        named = [record for other, record in self._records.items() if other[:3] == key[:3]]
+        return max(named, key=lambda record: record.seen_at, default=None)
+
+    def _compare(self, new: WorkerRecord, key: _Key) -> None:
         """Two workers of one name are told apart by their leases; people should hear of it."""
         for other, record in self._records.items():
             if other[:3] == key[:3] and record is not new and self._is_at_work(record):
@@ -196,8 +207,7 @@ def _checked(about: object) -> dict[str, Any]:
         value: Any = about.get(name)
         if value is None:
             continue
-        fits = type(value) is kind and (kind is str or 0 <= int(value) <= NUMBER_MAX)
-        if not fits:
+        if type(value) is not kind or (kind is int and not 0 <= about[name] <= NUMBER_MAX):
             raise UsageError(f"about.{name} should be {'text' if kind is str else 'a whole number'}, not {value!r:.80}")
         facts[name] = text_of(value)[:TEXT_MAX] if kind is str else value
     return facts

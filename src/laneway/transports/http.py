@@ -39,7 +39,7 @@ from laneway.errors import (
     text_of,
 )
 from laneway.external import RESULT_MAX
-from laneway.transports.wire import FRAME_MAX, FrameTransport, _classes, _error_of
+from laneway.transports.wire import FRAME_MAX, FrameTransport, error_classes, error_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -262,13 +262,13 @@ class HttpTransport(FrameTransport):
             facts = _retry_after(body.get("retry_after_ms"), headers)
             return TransportUnavailableError(message, hint=hint, status=status, **facts)
         code = body.get("code")
-        if code not in _classes():
+        if code not in error_classes():
             kind = {401: NotAuthenticatedError, 403: PermissionDeniedError}.get(status, UsageError)
             return kind(message, hint=hint, status=status)
         facts = {name: value for name, value in body.items() if name not in STANDARD}
         if code == NotFoundError.code:  # of the path itself: this server knows nothing of workers
             message, hint = f"{self.url} has no {PATH}", "is it a gateway, and of this version?"
-        return _error_of({"code": code, "message": message, "hint": hint, "facts": facts})
+        return error_of({"code": code, "message": message, "hint": hint, "facts": facts})
 
     def _lost(self, error: Exception) -> LanewayError:
         said = text_of(error) or type(error).__name__

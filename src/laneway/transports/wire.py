@@ -41,7 +41,18 @@ from laneway.errors import (
 from laneway.external import ExternalTask, ExternalTaskResult, Lease, Progress
 from laneway.records import Effect
 
-__all__ = ("FRAME_MAX", "VERSION", "Desk", "FrameTransport", "answer", "check_desk", "lease_frame", "serve")
+__all__ = (
+    "FRAME_MAX",
+    "VERSION",
+    "Desk",
+    "FrameTransport",
+    "answer",
+    "check_desk",
+    "error_classes",
+    "error_of",
+    "lease_frame",
+    "serve",
+)
 
 VERSION: Final = 1
 FRAME_MAX: Final = 64_000_000
@@ -239,7 +250,8 @@ def _refusal(number: int, error: LanewayError) -> dict[str, Any]:
     return _said(number, ok=False, error=said)
 
 
-def _classes() -> dict[str, type[LanewayError]]:
+def error_classes() -> dict[str, type[LanewayError]]:
+    """The errors that mean something on both sides, by their codes."""
     found: dict[str, type[LanewayError]] = {}
     waiting: list[type[LanewayError]] = [LanewayError]
     while waiting:
@@ -250,11 +262,12 @@ def _classes() -> dict[str, type[LanewayError]]:
     return found
 
 
-def _error_of(value: object) -> LanewayError:
+def error_of(value: object) -> LanewayError:
+    """The error that the other side has told of: `code`, `message`, and perhaps `hint` and `facts`."""
     body = _a(dict, value, "error")
     code = _a(str, body.get("code"), "error.code")
     message = _a(str, body.get("message"), "error.message")
-    kind = _classes().get(code, LanewayError)
+    kind = error_classes().get(code, LanewayError)
     facts: dict[str, Any] = body["facts"] if isinstance(body.get("facts"), dict) else {}
     known = {
         name: fact
@@ -447,7 +460,7 @@ class FrameTransport:
             if body.get("id") != number:
                 raise TransportUnavailableError(f"the answer is to frame {body.get('id')!r:.40}, not to {number}")
             return body
-        raise self._read(lambda: _error_of(body.get("error")))
+        raise self._read(lambda: error_of(body.get("error")))
 
     async def _carried(self, frame: str) -> str | dict[str, Any]:
         """The answer to a frame; `close` ends the wait for it."""
