@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from laneway.config.agent_kinds import RuleText
+from laneway.config.agent_kinds import LabelText, RuleText
 from laneway.config.declaring import MS, SOME_MS, Setting, Sub, always, with_password
 from laneway.config.kinds import Choice, Flag, Number, Several, Text, Whole, word_of
-from laneway.options import SESSION_LANES
-from laneway.records import Effect
+from laneway.options import MODES, SESSION_LANES, STICKY
+from laneway.records import LABELS_MAX, Effect
 
 __all__ = (
     "BUILT_IN",
@@ -43,6 +43,7 @@ EFFECT: Final = Choice(words=Effect, parse=lambda text: Effect(text.strip().case
 NAMES: Final = Several(item=Text(least=1, most=512))
 DIRS: Final = Several(item=Text(least=1, most=4096))
 RULES: Final = Several(item=RuleText(), most=10_000)
+LABELS: Final = Several(item=LabelText(), most=LABELS_MAX)
 TOKENS: Final = Whole(least=1, most=1_000_000_000)
 PRICE: Final = Number(least=0, most=1_000_000)
 LISTED: Final = "what the price list says"
@@ -207,7 +208,7 @@ class HandlerBlock:
     mode: Annotated[
         str | None,
         Setting(
-            kind=word_of("internal", "external", "hybrid"),
+            kind=word_of(*MODES),
             says="This process, somebody else, or this process while others hear of it.",
             unset="`internal`",
         ),
@@ -229,5 +230,26 @@ class HandlerBlock:
             kind=Flag(),
             says="Whether a call that nobody has taken within `timeout_ms` runs in this process.",
             unset="`false`",
+        ),
+    ] = None
+    labels: Annotated[
+        tuple[str, ...] | None,
+        Setting(kind=LABELS, says="What a worker must have to be given its tasks.", unset="none"),
+    ] = None
+    sticky: Annotated[
+        str | None,
+        Setting(
+            kind=word_of(*STICKY),
+            says="Tasks of the same session, workspace or tenant would like to go to the same worker.",
+            unset="none",
+        ),
+    ] = None
+    sticky_ms: Annotated[
+        int | None, Setting(kind=MS, says="How long such a task waits for that worker.", unset="5,000")
+    ] = None
+    background_after_ms: Annotated[
+        int | None,
+        Setting(
+            kind=MS, says="After how long a call goes on in the background, if its tool allows that.", unset="never"
         ),
     ] = None

@@ -9,8 +9,9 @@ from laneway.config.kinds import RefusedError, Text
 from laneway.config.problems import closest
 from laneway.errors import ConfigError
 from laneway.kernel.permissions import PATH_TOOLS, parse_rule
+from laneway.records import LABEL_MAX, check_labels
 
-__all__ = ("ModelName", "RuleText")
+__all__ = ("LabelText", "ModelName", "RuleText")
 
 SCRIPTED: Final = "scripted"
 _RULE: Final = r"[A-Za-z0-9_.:/*?-]+\s*(?:\(\s*\S[\s\S]*\))?"
@@ -48,6 +49,34 @@ class RuleText:
         """The shape of a rule, and no pattern of a path that means nothing."""
         pattern = rf"^(?!\s*(?:{_ANY_CASE})\s*\([\s\S]*[\[\]{{}}])\s*{_RULE}\s*$"
         return {"type": "string", "minLength": 1, "maxLength": self.most, "pattern": pattern}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelText:
+    """A label that a worker has or must have."""
+
+    @property
+    def says(self) -> str:
+        """Examples."""
+        return "a word such as `gpu` or `os=linux`"
+
+    def read(self, value: object) -> str:
+        """A word without spaces and commas."""
+        text = Text(least=1, most=LABEL_MAX).read(value)
+        try:
+            check_labels([text])
+        except ConfigError:
+            raise RefusedError("without spaces and commas") from None
+        return text
+
+    def read_text(self, text: str) -> str:
+        """As it stands."""
+        return self.read(text)
+
+    def schema(self) -> dict[str, Any]:
+        """A string without spaces, commas and control characters."""
+        pattern = r"^[^\s,\u0000-\u001f]+$"
+        return {"type": "string", "minLength": 1, "maxLength": LABEL_MAX, "pattern": pattern}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

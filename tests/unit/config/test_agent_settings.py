@@ -228,6 +228,25 @@ def test_the_complete_queue_block_of_seed_000_is_read_with_every_nested_block() 
             SessionQueueConfig(lane_handlers={"execute": LaneHandlerConfig("external", 5, ordered=False)}),
         ),
         (
+            (
+                'lane_handlers {\n execute {\n mode = "external"\n labels = ["gpu", "os=linux"]\n sticky = "session"\n'
+                " sticky_ms = 0\n fallback = true\n lease_ms = 7\n background_after_ms = 9\n }\n}"
+            ),
+            SessionQueueConfig(
+                lane_handlers={
+                    "execute": LaneHandlerConfig(
+                        "external",
+                        lease_ms=7,
+                        fallback=True,
+                        labels=("gpu", "os=linux"),
+                        sticky="session",
+                        sticky_ms=0,
+                        background_after_ms=9,
+                    )
+                }
+            ),
+        ),
+        (
             'lane_handlers {\n query = "hybrid"\n generate {}\n}',
             SessionQueueConfig(lane_handlers={"query": LaneHandlerConfig("hybrid"), "generate": LaneHandlerConfig()}),
         ),
@@ -236,6 +255,20 @@ def test_the_complete_queue_block_of_seed_000_is_read_with_every_nested_block() 
 )
 def test_each_part_of_the_queue_is_honoured_by_itself(inside: str, expected: SessionQueueConfig) -> None:
     assert queue_of(f"queue {{\n {inside}\n}}") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'queue {\n lane_handlers "execute" {\n labels = ["gpu"]\n sticky = "tenant"\n background_after_ms = 0\n }\n}',
+        "queue:\n  lane_handlers:\n    execute: {labels: [gpu], sticky: TENANT, background_after_ms: 0}\n",
+        '[queue.lane_handlers.execute]\nlabels = ["gpu"]\nsticky = "tenant"\nbackground_after_ms = 0\n',
+    ],
+    ids=["hcl", "yaml", "toml"],
+)
+def test_who_may_run_the_calls_of_a_lane_is_read_alike_in_every_format(text: str) -> None:
+    handler = LaneHandlerConfig(labels=("gpu",), sticky="tenant", background_after_ms=0)
+    assert queue_of(text) == SessionQueueConfig(lane_handlers={"execute": handler})
 
 
 @pytest.mark.parametrize(
@@ -504,6 +537,31 @@ max_tool_rounds = 0
             'providers "x" { models "y" {\n  limit = { output = 5 }\n  output_max = 5\n} }',
             "3:16: providers.x.models.y.output_max says the same as providers.x.models.y.limit.output (line 2)",
         ),
+        (
+            'queue {\n  lane_handlers { query { labels = ["gpu", "a b"] } }\n}',
+            (
+                "2:44: queue.lane_handlers.query.labels[1] must be a word such as `gpu` or `os=linux`, not 'a b' "
+                "(without spaces and commas)"
+            ),
+        ),
+        (
+            'queue {\n  lane_handlers { query { labels = "gpu" } }\n}',
+            (
+                "2:36: queue.lane_handlers.query.labels must be a list of at most 50, each a word such as `gpu` or "
+                "`os=linux`, or null, not 'gpu' (put it into a list)"
+            ),
+        ),
+        (
+            'queue {\n  lane_handlers { query { sticky = "sesion" } }\n}',
+            (
+                "2:36: queue.lane_handlers.query.sticky must be one of session, workspace, tenant, or null, not 'sesion' "
+                "(did you mean 'session'?)"
+            ),
+        ),
+        (
+            "queue {\n  lane_handlers { query { sticky_ms = -1 } }\n}",
+            "2:39: queue.lane_handlers.query.sticky_ms must be",
+        ),
         ('providers "x" {}\nproviders "x" {}', "2:11: providers.x is set twice (line 1)"),
         ("tools = 5", "1:9: tools must be a list of at most 100, each one of read, "),
         ('tools = "read"', "1:9: tools must be a list of at most 100, each one of read, "),
@@ -673,7 +731,7 @@ def test_the_words_for_defaults_are_those_of_the_records() -> None:
     for inner in subs_of(QueueBlock):
         for each in settings_of(inner.block) if inner.name in records else ():
             value = getattr(records[inner.name], each.name)
-            assert value is None or each.setting.unset == shown(value)
+            assert value in (None, (), "") or each.setting.unset == shown(value)
 
 
 words = st.sampled_from(

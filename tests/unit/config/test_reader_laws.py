@@ -171,6 +171,7 @@ def value_for(leaf: Leaf) -> Any:
         "reject",
         "console",
         "info",
+        "session",
         "text",
     )
     choices = (True, 5, 0.5, *words, "https://x", ["read"], ["query"], ["https://x"], {"any": ["thing", 1, None]})
