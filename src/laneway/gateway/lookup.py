@@ -12,11 +12,11 @@ from laneway.kernel.mailbox import decode_approval
 from laneway.runtime.envelope import check_key
 
 if TYPE_CHECKING:
-    from laneway.external import ExternalTask
     from laneway.gateway.access import Caller
     from laneway.gateway.service import Gateway
     from laneway.gateway.workspaces import Workspace
     from laneway.kernel.messages import TurnEntry
+    from laneway.kernel.task_entries import TaskEntry
     from laneway.mail import Approval, Schedule
     from laneway.rows import Owner, StateRow
 
@@ -28,6 +28,7 @@ __all__ = (
     "find_session",
     "find_task",
     "in_family",
+    "run_now",
     "sees_shared",
 )
 
@@ -51,6 +52,13 @@ def current_turn(workspace: Workspace, owner: Owner) -> TurnEntry | None:
     """The turn that goes on in a session."""
     box = workspace.inbox.engine.kernel.boxes.get(owner)
     return None if box is None else box.turn
+
+
+def run_now(workspace: Workspace, owner: Owner, run_id: str | None) -> str:
+    """What a run that goes on here waits for at this moment; empty if it does not."""
+    session = workspace.host.sessions.get((owner.tenant, owner.session))
+    now = None if session is None else session.current_run()
+    return session.explain() if session is not None and now is not None and now.run_id == run_id else ""
 
 
 def in_family(key: str, root: str) -> bool:
@@ -90,13 +98,13 @@ def find_schedule(gateway: Gateway, caller: Caller, schedule_id: str) -> tuple[W
     raise NotFoundError(what="schedule", name=schedule_id, hint="GET /v1/schedules lists them")
 
 
-async def find_task(gateway: Gateway, caller: Caller, task_id: str) -> tuple[Workspace, ExternalTask]:
+async def find_task(gateway: Gateway, caller: Caller, task_id: str) -> tuple[Workspace, TaskEntry]:
     """An external task of the caller's tenant, also one that has ended."""
     gateway.check_open()
     for workspace in gateway.workspaces.values():
         entry = await workspace.host.desk.find(task_id)
         if entry is not None and entry.owner.tenant == caller.tenant and (entry.published or not entry.is_live):
-            return workspace, entry.view(entry.remaining_ms(workspace.inbox.engine.now()))
+            return workspace, entry
     raise UnknownTaskError(f"there is no task {task_id!r}", hint="GET /v1/tasks lists them")
 
 

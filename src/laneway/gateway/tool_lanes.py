@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
 
-__all__ = ("LaneChange", "ToolLanes", "apply_to")
+__all__ = ("NEVER", "LaneChange", "ToolLanes", "apply_to")
+
+
+NEVER: Final = -1
+"""Of `background_after_ms`: calls do not go on in the background. None would say that nothing is to be changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +26,35 @@ class LaneChange:
     paused: bool | None = None
     mode: str | None = None
     timeout_ms: int | None = None
+    ordered: bool | None = None
+    lease_ms: int | None = None
+    fallback: bool | None = None
+    labels: tuple[str, ...] | None = None
+    sticky: str | None = None
+    sticky_ms: int | None = None
+    background_after_ms: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What it changes."""
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
     def over(self, before: LaneChange) -> LaneChange:
         """Both, this one first."""
-        given = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-        return replace(before, **given)
+        return replace(before, **self.given)
 
     @property
     def handler(self) -> dict[str, Any]:
         """What it changes about who runs the calls."""
-        given = {"mode": self.mode, "timeout_ms": self.timeout_ms}
-        return {name: value for name, value in given.items() if value is not None}
+        found = {name: value for name, value in self.given.items() if name not in ("concurrency", "paused")}
+        if found.get("background_after_ms") == NEVER:
+            found["background_after_ms"] = None
+        return found
+
+    @property
+    def without_handler(self) -> LaneChange:
+        """What it changes beside that."""
+        return LaneChange(concurrency=self.concurrency, paused=self.paused)
 
 
 class ToolLanes:
@@ -58,9 +80,13 @@ class ToolLanes:
             if change.concurrency is not None:
                 setattr(config, f"{lane}_max_concurrency", change.concurrency)
             if change.handler:
-                handler = replace(config.lane_handlers.get(lane, LaneHandlerConfig()), **change.handler)
-                config.lane_handlers = {**config.lane_handlers, lane: handler}
+                config.lane_handlers = {**config.lane_handlers, lane: self.handler_of(lane, queue)}
         return {"queue_config": config}
+
+    def handler_of(self, lane: str, queue: SessionQueueConfig | None) -> LaneHandlerConfig:
+        """Who runs the calls of a lane in sessions that will be opened."""
+        handler = LaneHandlerConfig() if queue is None else queue.lane_handlers.get(lane, LaneHandlerConfig())
+        return replace(handler, **self._changes.get(lane, LaneChange()).handler)
 
     def pause_in(self, session: AsyncSession) -> None:
         """A session has been opened: its lanes are paused like those of the others."""
@@ -83,5 +109,5 @@ async def apply_to(session: AsyncSession, lane: str, change: LaneChange) -> bool
     if change.paused is not None:
         (engine.pause if change.paused else engine.resume)(name)
     for child in session.children():
-        await apply_to(child, lane, replace(change, mode=None, timeout_ms=None))  # it has the handler already
+        await apply_to(child, lane, change.without_handler)  # it has the handler already
     return True

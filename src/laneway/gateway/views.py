@@ -11,7 +11,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from laneway.errors import InvalidMessageError
-from laneway.external import ExternalTask
 from laneway.gateway.problems import PROBLEM_JSON, TITLES
 from laneway.kernel.ledger import LedgerEntry
 from laneway.kernel.messages import decode_message
@@ -27,6 +26,7 @@ from laneway.mail import (
     TurnState,
 )
 from laneway.mail import Final as Ended
+from laneway.options import LaneHandlerConfig
 from laneway.records import LaneStats
 from laneway.rows import MessageRow, StateRow
 
@@ -46,7 +46,6 @@ __all__ = (
     "SettingView",
     "StepView",
     "Taken",
-    "TaskView",
     "View",
     "describe",
     "page_of",
@@ -519,10 +518,12 @@ class LaneView(View):
     completed: int
     failed: int
     oldest_wait_ms: int
+    mode: str | None = Field(None, description="Who makes its calls; null for a lane that runs no tools.")
+    labels: list[str] = Field(default_factory=list, description="What a worker must have to be given its tasks.")
 
     @classmethod
-    def of(cls, name: str, stats: LaneStats, reason: str = "") -> LaneView:
-        """A lane and its numbers."""
+    def of(cls, name: str, stats: LaneStats, reason: str = "", handler: LaneHandlerConfig | None = None) -> LaneView:
+        """A lane and its numbers; `handler` is who makes its calls, if it has tools."""
         return cls(
             name=name,
             concurrency=stats.max_concurrent,
@@ -535,6 +536,8 @@ class LaneView(View):
             completed=stats.completed,
             failed=stats.failed + stats.timed_out,
             oldest_wait_ms=stats.oldest_wait_ms,
+            mode=None if handler is None else handler.mode,
+            labels=[] if handler is None else list(handler.labels),
         )
 
 
@@ -548,47 +551,6 @@ class LimitView(View):
     reason: str = ""
     running: int
     waiting: int
-
-
-class TaskView(View):
-    """An external task. Looking at it hands it out to nobody."""
-
-    task_id: str
-    session_key: str
-    workspace: str
-    run_id: str
-    lane: str
-    tool: str
-    arguments: dict[str, Any]
-    effect: str
-    state: str
-    worker: str = ""
-    attempt: int
-    created_ms: int
-    timeout_ms: int
-    remaining_ms: int
-    idempotency_key: str
-
-    @classmethod
-    def of(cls, task: ExternalTask, workspace: str) -> TaskView:
-        """A task of a workspace."""
-        return cls(
-            task_id=task.task_id,
-            session_key=task.session_id,
-            workspace=workspace,
-            run_id=task.run_id,
-            lane=task.lane,
-            tool=task.command_type,
-            arguments=task.payload,
-            effect=task.effect,
-            state=task.state,
-            worker=task.worker,
-            attempt=task.attempt,
-            created_ms=task.created_at,
-            timeout_ms=task.timeout_ms,
-            remaining_ms=task.remaining_ms(),
-            idempotency_key=task.idempotency_key,
-        )
 
 
 class ApprovalView(View):

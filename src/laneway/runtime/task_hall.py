@@ -8,10 +8,18 @@ claim that waits is a future.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from laneway.errors import LeaseLostError, TransportUnavailableError, UsageError, text_of
+from laneway.errors import (
+    LanewayError,
+    LeaseLostError,
+    RateLimitedError,
+    TransportUnavailableError,
+    UsageError,
+    text_of,
+)
 from laneway.external import ExternalTaskResult, Lease, Progress, TaskState
 from laneway.kernel.task_entries import Taker, TaskEntry, Wanted
 from laneway.records import DURATION_MAX_MS, check_labels, check_whole
@@ -47,6 +55,12 @@ class _Claimer:
         self.number = number
         self.limit = limit
         self.answer = answer
+
+    @property
+    def record(self) -> WorkerRecord:
+        """Who that is."""
+        assert isinstance(self.taker.holder, WorkerRecord)
+        return self.taker.holder
 
 
 _Group = tuple[Wanted, frozenset[str]]
@@ -162,16 +176,14 @@ class TaskHall:
         claimer = _Claimer(taker, self._number, limit, answer)
         claimers = self._claimers.setdefault(group, {})
         claimers[claimer] = None
-        record = taker.holder
-        assert isinstance(record, WorkerRecord)
+        record = claimer.record
         record.waiting += 1
         timer = loop.call_later(wait_ms / 1000, _answer_nothing, answer)
         try:
             return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                for lease in answer.result():  # whoever asked is gone: it goes back
-                    await self.release(lease.task["task_id"], lease.token, "it had gone away")
+                await self._take_back(answer.result())
             raise
         finally:
             timer.cancel()
@@ -182,11 +194,19 @@ class TaskHall:
             if not claimers and self._claimers.get(group) is claimers:
                 del self._claimers[group]
 
+    async def _take_back(self, leases: Sequence[Lease]) -> None:
+        """Whoever asked for tasks is gone: they go back, or their leases end by themselves."""
+        for lease in leases:
+            with contextlib.suppress(LanewayError):
+                await self.release(lease.task["task_id"], lease.token, "it had gone away")
+
     def serve(self, desk: TaskDesk, entry: TaskEntry) -> None:
         """A task can be taken: give it to whoever has waited longest for one like it.
 
         When nobody waits, somebody who has been given one at this very moment may have room for more.
         """
+        if not entry.place:  # it has ended since, or its session is closed
+            return
         first: _Claimer | None = None
         for group, claimers in self._claimers.items():
             head = self._head(group, claimers, desk, entry)
@@ -201,18 +221,25 @@ class TaskHall:
             return
         for claimer, group in self._waking.items():
             leases = claimer.answer.result()
-            if len(leases) < claimer.limit and _allows(group, desk, entry, claimer):
+            if len(leases) < claimer.limit and claimer.record.room and _allows(group, desk, entry, claimer):
                 leases.append(self._lease(desk, entry, claimer.taker))
                 return
 
-    @staticmethod
-    def _head(group: _Group, claimers: Mapping[_Claimer, None], desk: TaskDesk, entry: TaskEntry) -> _Claimer | None:
+    def _head(
+        self, group: _Group, claimers: Mapping[_Claimer, None], desk: TaskDesk, entry: TaskEntry
+    ) -> _Claimer | None:
         for claimer in claimers:
-            if not claimer.answer.done():
-                if _allows(group, desk, entry, claimer):
-                    return claimer
-                if not entry.held_for:  # the others of the group ask for the same
-                    return None
+            if claimer.answer.done():
+                continue
+            if _allows(group, desk, entry, claimer):
+                try:
+                    self.book.check(claimer.record)
+                except RateLimitedError as error:  # as if it asked now: it has waited while it got what it may have
+                    claimer.answer.set_exception(error)
+                    continue
+                return claimer
+            if not entry.held_for:  # the others of the group ask for the same
+                return None
         return None
 
     async def start(self, task_id: str, token: str, *, guest: Guest = ANYBODY) -> None:
@@ -275,7 +302,9 @@ class TaskHall:
         """Why nobody works on a task at this moment; empty if somebody does, or it has ended."""
         if entry.state is not TaskState.PENDING:
             return ""
-        known = [each for each in self.book.records() if each.health(self._now()) != "quiet"]
+        # Whoever hears this may know of their own tenant only.
+        own = (each for each in self.book.records() if each.tenant in (None, entry.owner.tenant))
+        known = [each for each in own if each.health(self._now()) != "quiet"]
         if not known:
             return "no worker has asked for tasks lately"
         if entry.held_for:

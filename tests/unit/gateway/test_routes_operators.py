@@ -263,8 +263,8 @@ async def test_external_tasks_are_shown_and_handed_out_to_nobody(tmp_path: Path)
         assert (await body_of(await stage.client.get("/v1/tasks", params={"state": "leased"})))["items"] == []
         assert (await body_of(await stage.client.get("/v1/workers")))["items"] == []
         (lease,) = await desk.claim("w1", wait_ms=0)
-        workers = await body_of(await stage.client.get("/v1/workers"))
-        assert workers["items"] == [{"name": "w1", "workspace": "default", "tasks": 1}]
+        (worker,) = (await body_of(await stage.client.get("/v1/workers")))["items"]
+        assert (worker["name"], worker["tasks"], worker["health"]) == ("w1", [task["task_id"]], "working")
         assert lease.token not in (await stage.client.get("/v1/tasks")).text
         other = await stage.token("chat", "operate", tenant="other")
         assert (await body_of(await stage.client.get("/v1/tasks", headers=other)))["items"] == []

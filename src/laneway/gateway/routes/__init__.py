@@ -24,6 +24,7 @@ from laneway.gateway.routes import (
     task_work,
     tasks,
     tokens,
+    workers,
 )
 
 __all__ = ("ROUTERS",)
@@ -45,6 +46,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     lanes.router,
     limits.router,
     tasks.router,
+    workers.router,
     dead_letters.router,
     approvals.router,
     schedules.router,

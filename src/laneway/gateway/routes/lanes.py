@@ -2,40 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from laneway.agent.session import AsyncSession
+from laneway.agent.session_lanes import SessionLanes
 from laneway.errors import ConflictError, UnknownLaneError
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.service import Gateway
-from laneway.gateway.tool_lanes import LaneChange, apply_to
+from laneway.gateway.tool_lanes import NEVER, LaneChange, apply_to
 from laneway.gateway.views import LaneView, Page, page_of, router_of
 from laneway.kernel.explain import lane_stats
-from laneway.options import SESSION_LANES
-from laneway.records import DURATION_MAX_MS
+from laneway.options import SESSION_LANES, LaneHandlerConfig
+from laneway.records import DURATION_MAX_MS, LABEL_MAX, LABELS_MAX, check_labels
 
 __all__ = ("router",)
 
 router = router_of("lanes")
 
 
+Label = Annotated[str, StringConstraints(min_length=1, max_length=LABEL_MAX, pattern=r"^[^\s,\x00-\x1f]+$")]
+
+
 class LaneOrder(BaseModel):
-    """What is to be different about a lane. `mode` and `timeout_ms` are for the lanes of tools."""
+    """What is to be different about a lane. All but `concurrency` and `paused` is for the lanes of tools."""
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"examples": [{"concurrency": 4}, {"paused": True, "reason": "maintenance"}]},
+        json_schema_extra={
+            "examples": [
+                {"concurrency": 4},
+                {"paused": True, "reason": "maintenance"},
+                {"mode": "external", "labels": ["gpu"], "sticky": "session"},
+            ]
+        },
     )
 
     concurrency: StrictInt | None = Field(None, ge=1, le=1_000_000)
     paused: StrictBool | None = None
-    mode: Literal["internal", "external", "hybrid"] | None = None
+    mode: Literal["internal", "external", "hybrid"] | None = Field(
+        None, description="Who makes its calls from the next one on; what is out stays out."
+    )
     timeout_ms: StrictInt | None = Field(
         None, ge=1, le=DURATION_MAX_MS, description="For whoever makes the calls elsewhere."
+    )
+    ordered: StrictBool | None = Field(None, description="False: neighbouring calls of one answer go out together.")
+    lease_ms: StrictInt | None = Field(
+        None, ge=1, le=DURATION_MAX_MS, description="How long a worker may be silent before its task is taken from it."
+    )
+    fallback: StrictBool | None = Field(None, description="Run a call here that nobody has taken in time.")
+    labels: list[Label] | None = Field(
+        None, max_length=LABELS_MAX, description="What a worker must have to be given its tasks."
+    )
+    sticky: Literal["", "session", "workspace", "tenant"] | None = Field(
+        None, description="Whose tasks would like to go to the same worker; empty: nobody's."
+    )
+    sticky_ms: StrictInt | None = Field(
+        None, ge=0, le=DURATION_MAX_MS, description="How long such a task waits for that worker."
+    )
+    background_after_ms: StrictInt | None = Field(
+        None,
+        ge=0,
+        le=DURATION_MAX_MS,
+        description="After how long a call goes on in the background, if its tool allows that; null: never.",
     )
     reason: str = Field("", max_length=2_000)
 
@@ -48,7 +81,12 @@ class LaneOrder(BaseModel):
     @property
     def change(self) -> LaneChange:
         """The same as a record."""
-        return LaneChange(concurrency=self.concurrency, paused=self.paused, mode=self.mode, timeout_ms=self.timeout_ms)
+        given = self.model_dump(exclude={"reason", "labels"}, exclude_none=True)
+        if self.labels is not None:
+            given["labels"] = check_labels(self.labels)
+        if "background_after_ms" in self.model_fields_set and self.background_after_ms is None:
+            given["background_after_ms"] = NEVER
+        return LaneChange(**given)
 
 
 @router.get("/lanes", summary="Every lane at this moment")
@@ -62,7 +100,8 @@ async def ls(
     caller.check_shared()
     known = gateway.lanes.engine.kernel.registry.lanes
     names = sorted(name for name in known if name > after)[:limit]
-    return page_of([_view(gateway, name) for name in names], names, limit)
+    open_lanes = _open_lanes(gateway)
+    return page_of([_view(gateway, name, open_lanes) for name in names], names, limit)
 
 
 @router.patch("/lanes/{name:path}", summary="Change a lane")
@@ -82,7 +121,7 @@ async def change(name: str, body: LaneOrder, gateway: GatewayOf, caller: Operato
         raise ConflictError(
             f"lane {name!r} runs no tools: it has no mode", hint="concurrency and paused can be changed", lane=name
         )
-    facts = body.model_dump(exclude={"reason"}, exclude_none=True)
+    facts = body.model_dump(exclude={"reason"}, exclude_unset=True)
     await gateway.audit.record(caller, "lane.change", name, reason=body.reason, **facts)
     if owner is not None:
         await apply_to(owner, name.rpartition("/")[2], wanted)
@@ -123,7 +162,26 @@ def _check_queues(gateway: Gateway, name: str) -> None:
         )
 
 
-def _view(gateway: Gateway, name: str) -> LaneView:
+def _open_lanes(gateway: Gateway) -> dict[str, SessionLanes]:
+    """The lanes of tools of the sessions that are open, by what their names begin with."""
+    sessions = (each for workspace in gateway.workspaces.values() for each in workspace.host.sessions.values())
+    return {each.lanes.scope: each.lanes for each in sessions if each.lanes is not None}
+
+
+def _handler(gateway: Gateway, name: str, open_lanes: Mapping[str, SessionLanes]) -> LaneHandlerConfig | None:
+    """Who makes the calls of a lane: of one session, or of those of the default workspace that will be opened."""
+    scope, _, lane = name.rpartition("/")
+    if lane not in SESSION_LANES:
+        return None
+    if not scope:
+        default = gateway.default
+        return default.tool_lanes.handler_of(lane, default.agent.options.queue_config)
+    found = open_lanes.get(scope)
+    return None if found is None else found.handler_of(lane)
+
+
+def _view(gateway: Gateway, name: str, open_lanes: Mapping[str, SessionLanes] | None = None) -> LaneView:
     engine = gateway.lanes.engine
     lane = engine.kernel.registry.lanes[name]
-    return LaneView.of(name, lane_stats(lane, now=engine.now()), lane.closed_reason)
+    handler = _handler(gateway, name, _open_lanes(gateway) if open_lanes is None else open_lanes)
+    return LaneView.of(name, lane_stats(lane, now=engine.now()), lane.closed_reason, handler)

@@ -18,13 +18,14 @@ from laneway.gateway.deps import (
     checked_caller,
     gateway_of,
 )
+from laneway.gateway.lookup import run_now
 from laneway.gateway.service import Gateway
 from laneway.gateway.views import MessageView, StepView, Taken, View, router_of
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import directives
 from laneway.kernel.messages import decode_message
 from laneway.mail import Mode, Sender
-from laneway.rows import MessageRow
+from laneway.rows import MessageRow, Owner
 
 __all__ = ("router",)
 
@@ -243,7 +244,9 @@ async def explain(message_id: str, gateway: GatewayOf, caller: CallerOf) -> Mess
     workspace, row = await gateway.find_message(caller, message_id)
     story = await workspace.inbox.explain(message_id)
     steps = [StepView.of(step) for step in story.steps]
-    return MessageStory(message=MessageView.of(row, story.final), steps=steps, text=story.text)
+    now = run_now(workspace, Owner(row.tenant, row.workspace, row.session), story.final.turn_id)
+    text = f"{story.text}\n{now}" if now else story.text
+    return MessageStory(message=MessageView.of(row, story.final), steps=steps, text=text)
 
 
 async def _shown(gateway: Gateway, caller: Caller, message_id: str) -> MessageView:

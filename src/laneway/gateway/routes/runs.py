@@ -11,7 +11,7 @@ from laneway.agent.session import RESUME, AsyncSession
 from laneway.agent.subagents import is_child_id
 from laneway.errors import ConflictError, LanewayError
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
-from laneway.gateway.lookup import current_turn, find_session
+from laneway.gateway.lookup import current_turn, find_session, run_now
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.views import Page, Reason, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
 from laneway.gateway.workspaces import Workspace
@@ -124,21 +124,13 @@ async def explain(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunStory
     workspace, row = await gateway.find_run(caller, run_id)
     events = await workspace.inbox.engine.store.history.events(_owner(row), turn_id=run_id)
     run = RunView.of(row, _state_now(workspace, row))
-    text = f"Run {run_id} is {run.state}{f': {run.reason}' if run.reason else ''}."
-    session = _at_hand(workspace, row)
-    now = None if session is None else session.current_run()
-    if session is not None and now is not None and now.run_id == run_id:
-        text = session.explain()
+    text = run_now(workspace, _owner(row), run_id)
+    text = text or f"Run {run_id} is {run.state}{f': {run.reason}' if run.reason else ''}."
     return RunStory(run=run, steps=[StepView.of(stories.step_of(event)) for event in events], text=text)
 
 
 def _owner(row: StateRow) -> Owner:
     return Owner(row.tenant, row.workspace, row.session)
-
-
-def _at_hand(workspace: Workspace, row: StateRow) -> AsyncSession | None:
-    """The session of a run, if it is in memory; also that of a sub-agent."""
-    return workspace.host.sessions.get((row.tenant, row.session))
 
 
 def _state_now(workspace: Workspace, row: StateRow) -> str:

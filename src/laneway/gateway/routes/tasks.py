@@ -1,64 +1,119 @@
-"""External tasks and the workers that have taken some. Looking at a task hands it out to nobody."""
+"""External tasks. Looking at one hands it out to nobody; what workers say of them is in `task_work`."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from typing import Annotated
 
 from fastapi import Query
 
-from laneway.external import ExternalTask, TaskState
+from laneway.external import TaskState
 from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.lookup import find_task, in_family
 from laneway.gateway.routes.sessions import Limit
-from laneway.gateway.views import Page, TaskView, View, page_of, router_of
+from laneway.gateway.task_views import TaskDetails, TaskView
+from laneway.gateway.views import Page, router_of, seq_of
 from laneway.gateway.workspaces import Workspace
+from laneway.kernel.task_entries import TASK, TaskEntry, decode_task
+from laneway.rows import Owner
 
 __all__ = ("router",)
 
 router = router_of("tasks")
 
+SCANNED_MAX = 20_000  # rows that one request looks through; the cursor goes on from there
+SCAN = 1_000
 
-class WorkerView(View):
-    """A worker that has taken a task."""
-
-    name: str
-    workspace: str
-    tasks: int
+Fits = Callable[[TaskEntry], bool]
+Name = Annotated[str, Query(max_length=200)]
 
 
-@router.get("/tasks", summary="External tasks that have not ended")
+@router.get("/tasks", summary="External tasks")
 async def ls(
     caller: CallerOf,
     workspace: WorkspaceOf,
+    *,
+    state: Annotated[TaskState | None, Query(description="Without one: those that have not ended.")] = None,
     session: Annotated[str, Query(max_length=400, description="Of one session and its sub-agents only.")] = "",
-    state: Annotated[TaskState | None, Query()] = None,
-    after: Annotated[str, Query(max_length=1_000, description="The id of the last one that was seen.")] = "",
+    run: Annotated[str, Query(max_length=400, description="Of one run only.")] = "",
+    lane: Annotated[Name, Query(description="Of one lane only.")] = "",
+    tool: Annotated[Name, Query(description="For one tool only.")] = "",
+    worker: Annotated[Name, Query(description="Those that one worker has, or had last.")] = "",
+    after: Annotated[str, Query(max_length=20)] = "",
     limit: Limit = 200,
 ) -> Page[TaskView]:
-    """Tasks of the caller's tenant, oldest first."""
-    found = [task for task in _tasks(workspace, caller) if not session or in_family(task.session_id, session)]
-    found = [task for task in found if state is None or task.state == state.value]
-    ids = [task.task_id for task in found]
-    begin = ids.index(after) + 1 if after in ids else 0
-    shown = found[begin : begin + limit]
-    return page_of([TaskView.of(task, workspace.name) for task in shown], [task.task_id for task in shown], limit)
+    """Tasks of the caller's tenant, oldest first.
+
+    With the state of tasks that have ended a page may be short, or empty, and still have a `next`.
+    """
+
+    def fits(entry: TaskEntry) -> bool:
+        return (
+            (state is None or entry.state is state)
+            and (not session or in_family(entry.owner.session, session))
+            and (not run or entry.run_id == run)
+            and (not lane or entry.lane == lane)
+            and (not tool or entry.command_type == tool)
+            and (not worker or entry.worker == worker)
+        )
+
+    if state is not None and state.is_final:
+        return await _ended(caller, workspace, fits, seq_of(after), limit)
+    seq, items, cursor = seq_of(after), [], None
+    explain, now = _why_of(workspace), workspace.inbox.engine.now()
+    for entry in _live(caller, workspace):
+        if entry.seq > seq and fits(entry):
+            items.append(TaskView.of(entry, now, explain(entry)))
+            if len(items) == limit:
+                cursor = str(entry.seq)
+                break
+    return Page(items=items, next=cursor)
 
 
 @router.get("/tasks/{task_id}", summary="One external task")
-async def show(task_id: str, gateway: GatewayOf, caller: CallerOf) -> TaskView:
-    """A task, also one that has ended."""
-    workspace, task = await find_task(gateway, caller, task_id)
-    return TaskView.of(task, workspace.name)
+async def show(task_id: str, gateway: GatewayOf, caller: CallerOf) -> TaskDetails:
+    """A task, also one that has ended, with what came of it. Its arguments are kept until it ends."""
+    workspace, entry = await find_task(gateway, caller, task_id)
+    return TaskDetails.of(entry, workspace.inbox.engine.now(), workspace.host.desk.why(task_id))
 
 
-@router.get("/workers", summary="Workers that have taken tasks", tags=["workers"], operation_id="workers_ls")
-async def workers(caller: CallerOf, workspace: WorkspaceOf) -> Page[WorkerView]:
-    """Who holds tasks of the caller's tenant at this moment. A worker without a task is known to nobody."""
-    held = Counter(task.worker for task in _tasks(workspace, caller) if task.worker)
-    return Page(items=[WorkerView(name=name, workspace=workspace.name, tasks=held[name]) for name in sorted(held)])
+def _live(caller: Caller, workspace: Workspace) -> Iterator[TaskEntry]:
+    """The tasks that have not ended, oldest first."""
+    desk = workspace.host.desk
+    desk.catch_up()
+    own = (entry for entry in desk.board.live.values() if entry.owner.tenant == caller.tenant and entry.published)
+    yield from sorted(own, key=lambda entry: entry.seq)
 
 
-def _tasks(workspace: Workspace, caller: Caller) -> list[ExternalTask]:
-    return [task for task in workspace.host.desk.tasks() if task.tenant_id == caller.tenant]
+async def _ended(caller: Caller, workspace: Workspace, fits: Fits, seq: int, limit: int) -> Page[TaskView]:
+    """Tasks that have ended, as the store has them."""
+    owner, items = Owner(caller.tenant, workspace.name), []
+    engine = workspace.inbox.engine
+    for _ in range(0, SCANNED_MAX, SCAN):
+        rows = await engine.store.history.states(owner, TASK, after_seq=seq, limit=SCAN)
+        for row in rows:
+            seq = row.seq
+            entry = None if row.live else decode_task(row)
+            if entry is not None and fits(entry):
+                items.append(TaskView.of(entry, engine.now()))
+                if len(items) == limit:
+                    return Page(items=items, next=str(seq))
+        if len(rows) < SCAN:
+            return Page(items=items, next=None)
+    return Page(items=items, next=str(seq))
+
+
+def _why_of(workspace: Workspace) -> Callable[[TaskEntry], str]:
+    """Why nobody works on a task; looked up once for all that are alike, because there may be many workers."""
+    hall, known = workspace.host.desk.hall, dict[Hashable, str]()
+
+    def why(entry: TaskEntry) -> str:
+        if entry.state is not TaskState.PENDING:
+            return ""
+        alike = (entry.owner.tenant, entry.kind, entry.held_due)
+        if alike not in known:
+            known[alike] = hall.why(entry)
+        return known[alike]
+
+    return why

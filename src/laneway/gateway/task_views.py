@@ -1,0 +1,165 @@
+"""External tasks and workers as routes answer them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from pydantic import Field
+
+from laneway.dialogue import compact_json
+from laneway.gateway.views import View
+from laneway.kernel.task_entries import HELD, TaskEntry
+from laneway.runtime.worker_book import WorkerRecord
+
+__all__ = ("ProgressView", "TaskDetails", "TaskView", "WorkerView")
+
+RESULT_MAX: Final = 20_000
+HELD_SHOWN: Final = 100
+
+
+class ProgressView(View):
+    """How far a worker says that it is."""
+
+    text: str = ""
+    percent: float | None = None
+
+
+class TaskView(View):
+    """An external task. Looking at it hands it out to nobody."""
+
+    task_id: str
+    session_key: str
+    workspace: str
+    run_id: str
+    lane: str
+    tool: str
+    arguments: dict[str, Any]
+    effect: str
+    state: str
+    worker: str = Field("", description="Who has it, or had it last; `host`: the code of the host, or an operator.")
+    attempt: int
+    created_ms: int
+    timeout_ms: int
+    remaining_ms: int
+    idempotency_key: str
+    labels: list[str] = Field(default_factory=list, description="What a worker must have.")
+    progress: ProgressView | None = None
+    lease_left_ms: int | None = Field(None, description="After how long without a sign of life the worker loses it.")
+    why: str = Field("", description="Why nobody works on it at this moment.")
+    ended_ms: int | None = None
+    reason: str = Field("", description="Why it has ended as it has.")
+
+    @classmethod
+    def of(cls, entry: TaskEntry, now: int, why: str = "") -> TaskView:
+        """A task of a workspace; `now` is monotonic."""
+        return cls(**task_facts(entry, now, why))
+
+
+class TaskDetails(TaskView):
+    """A task with what came of it."""
+
+    result: Any = Field(None, description="What the worker said; text, if it had to be cut.")
+    error: str | None = None
+    result_cut: bool = Field(default=False, description="Whether there is more of it in the store.")
+
+    @classmethod
+    def of(cls, entry: TaskEntry, now: int, why: str = "") -> TaskDetails:
+        """A task with what came of it; a result that is long is cut."""
+        found = entry.result
+        if found is None:
+            return cls(**task_facts(entry, now, why))
+        result, is_cut = found.result, False
+        text = result if isinstance(result, str) else compact_json(result)
+        if len(text) > RESULT_MAX:
+            result, is_cut = text[:RESULT_MAX], True
+        error = found.error
+        if error is not None and len(error) > RESULT_MAX:
+            error, is_cut = error[:RESULT_MAX], True
+        return cls(**task_facts(entry, now, why), result=result, error=error, result_cut=is_cut)
+
+
+def task_facts(entry: TaskEntry, now: int, why: str = "") -> dict[str, Any]:
+    """What there is to say of a task."""
+    progress, is_held = entry.progress, entry.state in HELD
+    return {
+        "task_id": entry.task_id,
+        "session_key": entry.owner.session,
+        "workspace": entry.owner.workspace,
+        "run_id": entry.run_id,
+        "lane": entry.lane,
+        "tool": entry.command_type,
+        "arguments": json.loads(entry.payload),
+        "effect": entry.effect.value,
+        "state": entry.state.value,
+        "worker": entry.worker if is_held or not entry.is_live else "",
+        "attempt": entry.attempt,
+        "created_ms": entry.created_ms,
+        "timeout_ms": entry.timeout_ms,
+        "remaining_ms": entry.remaining_ms(now) if entry.is_live else 0,
+        "idempotency_key": entry.key,
+        "labels": list(entry.labels),
+        "progress": None if progress is None else ProgressView(text=progress.text, percent=progress.percent),
+        "lease_left_ms": max(0, entry.lease_due - now) if is_held and entry.published else None,
+        "why": why,
+        "ended_ms": None if entry.is_live else entry.ended_ms,
+        "reason": "" if entry.is_live else entry.reason,
+    }
+
+
+class WorkerView(View):
+    """A worker that was heard of lately. Times are those of the server."""
+
+    name: str
+    health: str = Field(description="`working`, `waiting` for a task, `idle`, or `quiet`: not heard of for a minute.")
+    token: str = Field("", description="The name of the token that it came with.")
+    tenant: str | None = Field(None, description="Whose tasks it takes; null: those of all tenants.")
+    instance: str = ""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    lanes: list[str] = Field(description="Whose tasks it takes; empty: those of all lanes.")
+    commands: list[str] = Field(description="For which tools; empty: for all.")
+    labels: list[str] = Field(description="What it has.")
+    workspaces: list[str] = Field(description="Whose tasks it takes; empty: those of all workspaces.")
+    concurrency: int = Field(0, description="How many tasks it works on at once, as it says; 0: it does not say.")
+    tasks: list[str] = Field(description="The tasks that it has at this moment; at most a hundred are named.")
+    holds: int = Field(description="How many those are.")
+    completed: int
+    failed: int
+    lost: int = Field(description="Leases that ended because nothing was heard of it.")
+    unstarted: int = Field(description="Those of them that ended before it had begun.")
+    shares_name: bool = Field(description="Another worker at work has the same name.")
+    first_seen_ms: int
+    last_seen_ms: int
+    seen_ago_ms: int
+
+    @classmethod
+    def of(cls, record: WorkerRecord, now: int) -> WorkerView:
+        """A worker as the hall knows it; `now` is monotonic."""
+        held = sorted(entry.task_id for entry in record.holds())
+        return cls(
+            name=record.name,
+            health=record.health(now),
+            token=record.who,
+            tenant=record.tenant,
+            instance=record.instance,
+            host=record.host,
+            pid=record.pid,
+            version=record.version,
+            lanes=sorted(record.wanted.lanes),
+            commands=sorted(record.wanted.commands),
+            labels=sorted(record.wanted.labels),
+            workspaces=list(record.workspaces),
+            concurrency=record.concurrency,
+            tasks=held[:HELD_SHOWN],
+            holds=len(held),
+            completed=record.completed,
+            failed=record.failed,
+            lost=record.lost,
+            unstarted=record.unstarted,
+            shares_name=record.shares_name,
+            first_seen_ms=record.first_seen_ms,
+            last_seen_ms=record.last_seen_ms,
+            seen_ago_ms=max(0, now - record.seen_at),
+        )
