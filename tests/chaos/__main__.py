@@ -9,8 +9,10 @@ the store against each other.
 Agents come afterwards (`--agent-kills`): their sessions go on by themselves, and their tools write down their effects.
 Nothing is lost, no write is made twice, and whatever a model is sent is well formed.
 
-Gateways come last (`--gateway-kills`): real servers under load from HTTP clients, which come back and miss nothing.
-`make chaos` does all three.
+Gateways come next (`--gateway-kills`): real servers under load from HTTP clients, which come back and miss nothing.
+
+Workers come last (`--worker-kills`): a server and five workers of it, all of them killed, with a bad network between
+them. `make chaos` does all four.
 
 The seed decides what is sent and when it kills, not what the system makes of it: two runs are alike, not equal.
 """
@@ -38,15 +40,20 @@ from tests.chaos.gateway_world import GatewayWorldOptions, run_gateway_world
 from tests.chaos.life import Sabotage
 from tests.chaos.loader import ChaosError, WorldOptions, run_world
 from tests.chaos.witness import read_witness
+from tests.chaos.worker_checker import WorkerVerdict
+from tests.chaos.worker_checker import verdict_on as verdict_on_workers
+from tests.chaos.worker_world import WorkerWorldOptions, run_worker_world
 
 # ruff: noqa: T201 - it reports on standard output
 
 KILLS: Final = 2_000
 AGENT_KILLS: Final = 500
 GATEWAY_KILLS: Final = 150
+WORKER_KILLS: Final = 200
 KILLS_PER_WORLD: Final = 100
 AGENT_KILLS_PER_WORLD: Final = 50
 GATEWAY_KILLS_PER_WORLD: Final = 30
+WORKER_KILLS_PER_WORLD: Final = 50
 SHOWN_MAX: Final = 5
 ON_CRASH: Final[tuple[Literal["report", "rerun"], ...]] = ("report", "rerun")
 
@@ -57,6 +64,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, help="how often to kill an inbox in all (2,000; 0 with --agent-kills)")
     parser.add_argument("--agent-kills", type=int, help="how often to kill agents in all (500; 0 with --kills)")
     parser.add_argument("--gateway-kills", type=int, help="how often to kill a gateway in all (150; 0 with the others)")
+    parser.add_argument("--worker-kills", type=int, help="how often to kill workers and their gateway in all (200)")
     parser.add_argument("--worlds", type=int, help=f"how many stores (one for every {KILLS_PER_WORLD} kills)")
     parser.add_argument("--seed", type=int, help="what is sent, and when it is killed")
     parser.add_argument("--on-crash", choices=ON_CRASH, help="only this one, instead of both in turn")
@@ -66,11 +74,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-jobs", action="store_true", help="messages only, no durable jobs")
     parser.add_argument("--folder", type=Path, help="where the stores are made, and kept")
     options = parser.parse_args(arguments)
-    asked = (options.kills, options.agent_kills, options.gateway_kills)
+    asked = (options.kills, options.agent_kills, options.gateway_kills, options.worker_kills)
     only_some = any(each is not None for each in asked)
     options.kills = options.kills or 0 if only_some else KILLS
     options.agent_kills = options.agent_kills or 0 if only_some else AGENT_KILLS
     options.gateway_kills = options.gateway_kills or 0 if only_some else GATEWAY_KILLS
+    options.worker_kills = options.worker_kills or 0 if only_some else WORKER_KILLS
     return options
 
 
@@ -105,7 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if home.exists() and any(home.iterdir()):
         print(f"{home} is not empty: what is left of another run would be taken for this one's", file=sys.stderr)
         return 2
-    parts = ((_inboxes, options.kills), (_agents, options.agent_kills), (_gateways, options.gateway_kills))
+    parts = (
+        (_inboxes, options.kills),
+        (_agents, options.agent_kills),
+        (_gateways, options.gateway_kills),
+        (_workers, options.worker_kills),
+    )
     codes = [part(options, home) for part, kills in parts if kills]
     if not any(codes) and not options.folder:
         shutil.rmtree(home)
@@ -168,6 +182,24 @@ def _gateways(options: argparse.Namespace, home: Path) -> int:
             yield f"gateway {index} (seed {world.seed})", world.folder, run
 
     return _run("chaos of gateways", worlds(), GatewayVerdict(), options, home)
+
+
+def _workers(options: argparse.Namespace, home: Path) -> int:
+    """Kill workers and their gateways; the exit code."""
+
+    def worlds() -> Iterator[tuple[str, Path, Callable[[], WorkerVerdict]]]:
+        count = options.worlds or max(1, options.worker_kills // WORKER_KILLS_PER_WORLD)
+        for index in range(count):
+            world = WorkerWorldOptions(
+                folder=home / f"workers-{index}",
+                seed=options.seed + index,
+                kills=-(-options.worker_kills // count),
+                rest_s=options.rest,
+            )
+            run = functools.partial(lambda each: verdict_on_workers(run_worker_world(each)), world)
+            yield f"workers {index} (seed {world.seed})", world.folder, run
+
+    return _run("chaos of workers", worlds(), WorkerVerdict(), options, home)
 
 
 class Judged(Protocol):
