@@ -21,6 +21,7 @@ from fastapi.routing import APIWebSocketRoute
 from laneway.gateway.routes import ROUTERS
 from laneway.kernel.ledger import LedgerState
 from laneway.rows import Owner
+from laneway.runtime.task_hall import Guest
 from tests.gateway_stage import GatewayStage
 from tests.routes_stage import body_of, dead_message, entry_in, post, until
 from tests.stream_stage import App, listening, staged, talking
@@ -47,6 +48,10 @@ confirmation:
 """
 
 
+LEASE, THING = "$lease", "$thing"
+"""In a body: the token of the lease of the first one's worker, as if the second had come upon it; what is named."""
+
+
 @dataclass(frozen=True)
 class Ask:
     """How the second asks a route: `known` names the first one's thing in the path, `made_up` one that never was."""
@@ -62,6 +67,21 @@ ELSEWHERE = Ask("key")
 OF_SESSION = Ask("key")
 OF_MESSAGE = Ask("message_id")
 OF_RUN = Ask("run_id")
+PROOF = {"token": LEASE}
+FRAMES = {
+    "frames": [
+        {"v": 1, "id": number, "op": op, "task_id": THING, "token": LEASE, **more}
+        for number, (op, more) in enumerate(
+            {
+                "start": {},
+                "heartbeat": {},
+                "complete": {"success": True, "result": "mine", "error": None},
+                "release": {"reason": "mine"},
+            }.items()
+        )
+    ]
+}
+OF_TASK = Ask("task_id", PROOF)
 
 TABLE: dict[str, Ask] = {
     "GET /healthz": NOTHING,
@@ -113,7 +133,15 @@ TABLE: dict[str, Ask] = {
     "POST /v1/limits/{key}/open": Ask("lane"),
     "GET /v1/tasks": NOTHING,
     "GET /v1/tasks/{task_id}": Ask("task_id"),
+    "POST /v1/tasks/claim": Ask(body={"worker": "spy", "limit": 100}),
+    "POST /v1/tasks/frames": Ask("task_id", FRAMES),
+    "POST /v1/tasks/{task_id}/start": OF_TASK,
+    "POST /v1/tasks/{task_id}/heartbeat": OF_TASK,
+    "POST /v1/tasks/{task_id}/complete": Ask("task_id", {**PROOF, "result": "mine"}),
+    "POST /v1/tasks/{task_id}/fail": Ask("task_id", {**PROOF, "error": "mine"}),
+    "POST /v1/tasks/{task_id}/release": OF_TASK,
     "GET /v1/workers": NOTHING,
+    "GET /v1/workers/{name}": Ask("worker"),
     "GET /v1/dead-letters": NOTHING,
     "GET /v1/dead-letters/{letter_id}": Ask("letter_id"),
     "PATCH /v1/dead-letters/{letter_id}": Ask("letter_id", {"text": "mine now"}),
@@ -143,6 +171,7 @@ SHARED = {
     "GET /v1/tenants",
     "GET /v1/channels",
 }
+WORK = {route for route in TABLE if route.startswith("POST /v1/tasks/")}
 ADMIN = {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/{token_id}"}
 OPERATE = {
     "GET /v1/audit",
@@ -176,6 +205,7 @@ class Houses:
         self.first: dict[str, str] = {}
         self.second: dict[str, str] = {}
         self.ids: dict[str, str] = {}
+        self.lease = ""
 
     async def fill(self) -> None:
         """Give the first tenant its things."""
@@ -195,7 +225,10 @@ class Houses:
         schedule = await body_of(await stage.client.post("/v1/schedules", json=daily, headers=self.first), 201)
         desk = stage.gateway.default.host.desk
         await until(lambda: inbox.approvals(tenant="acme") and desk.tasks())
-        await desk.claim(f"{MARK}-worker")
+        guest = Guest(f"{MARK}-token", "acme")
+        (lease,) = await stage.gateway.hall.claim(f"{MARK}-worker", about={"host": f"{MARK}-host"}, guest=guest)
+        await stage.gateway.hall.start(lease.task["task_id"], lease.token, guest=guest)
+        self.lease = lease.token
         runs = await body_of(await stage.client.get(f"/v1/sessions/{KEY}/runs", headers=self.first))
         tokens = [token for token in stage.gateway.tokens.tokens() if token.tenant == "acme"]
         self.ids = {
@@ -207,6 +240,7 @@ class Houses:
             "entry_id": entry,
             "schedule_id": schedule["schedule_id"],
             "task_id": desk.tasks()[0].task_id,
+            "worker": f"{MARK}-worker",
             "approval_id": inbox.approvals(tenant="acme")[0].id,
             "token_id": tokens[0].id,
             "lane": next(name for name in stage.gateway.lanes.stats().lanes if MARK in name),
@@ -217,14 +251,15 @@ class Houses:
         method, path = route.split(" ")
         if "{" in path:
             path = f"{path[: path.index('{')]}{thing}{path[path.index('}') + 1 :]}"
-        headers = self.second
-        return await self.stage.client.request(method, path, json=ask.body, params=ask.query, headers=headers)
+        said = json.dumps(ask.body).replace(LEASE, self.lease).replace(THING, thing)
+        body, headers = json.loads(said), self.second
+        return await self.stage.client.request(method, path, json=body, params=ask.query, headers=headers)
 
     def leaks(self, told: str, *said: str) -> list[str]:
         """What of the first tenant is in an answer, apart from what the second has said itself."""
         for each in said:
             told = told.replace(each, "")
-        return [each for each in (MARK, "acme", *self.ids.values()) if each in told]
+        return [each for each in (MARK, "acme", self.lease, *self.ids.values()) if each in told]
 
     async def state(self) -> str:
         """All that the first tenant sees of its own."""
@@ -238,11 +273,16 @@ class Houses:
             "schedules",
             "tokens",
             "audit",
+            "tasks",
+            f"workers/{MARK}-worker",
         ]
         answers = [await self.stage.client.get(f"/v1/{page}", headers=self.first) for page in pages]
         told = [await body_of(each) for each in answers]
         for each in told[1]["items"]:
             each["waited_ms"] = each["reason"] = None  # they tell the time
+        for each in told[-2]["items"]:
+            each["remaining_ms"] = each["lease_left_ms"] = None
+        told[-1]["seen_ago_ms"] = None
         return json.dumps(told, sort_keys=True)
 
 
@@ -310,9 +350,28 @@ async def test_no_filter_tells_a_tenant_anything_of_another(tmp_path: Path) -> N
                 for key in (KEY, "never-was")
             ]
             assert told[0].replace(KEY, "never-was") == told[1]
-        for path in ("/v1/sessions", "/v1/ledger", "/v1/dead-letters", "/v1/audit", "/v1/tokens"):
+        filters = {"lane": "query", "tool": "read", "worker": f"{MARK}-worker", "state": "started"}
+        told = [
+            (await both.stage.client.get("/v1/tasks", params={name: value}, headers=both.second)).text
+            for name, value in filters.items()
+        ]
+        assert set(told) == {'{"items":[],"next":null}'}
+        for path in ("/v1/sessions", "/v1/ledger", "/v1/dead-letters", "/v1/audit", "/v1/tokens", "/v1/workers"):
             answer = await both.stage.client.get(path, headers={**both.second, "Laneway-Tenant": "acme"})
             assert both.leaks(answer.text) == [], path
+
+
+async def test_no_operator_ends_the_task_of_another_tenant(tmp_path: Path) -> None:
+    async with houses(tmp_path) as both:
+        before, task = await both.state(), both.ids["task_id"]
+        for step, said in (("complete", {"result": "mine"}), ("fail", {"error": "mine"})):
+            told = [
+                await both.stage.client.post(f"/v1/tasks/{each}/{step}", json=said, headers=both.second)
+                for each in (task, "never-was")
+            ]
+            assert [each.status_code for each in told] == [404, 404]
+            assert told[0].text.replace(task, "never-was") == told[1].text
+        assert await both.state() == before
 
 
 async def test_a_session_of_the_same_key_is_another_session(tmp_path: Path) -> None:
@@ -371,10 +430,10 @@ async def test_every_route_asks_for_a_token_and_for_its_scope(tmp_path: Path) ->
         assert set((await statuses(both, {})).values()) == {401}
         assert set((await statuses(both, {"Authorization": "Bearer lw_0_0"})).values()) == {401}
         worker = await statuses(both, await both.stage.token("worker", tenant="other"))
-        assert set(worker.values()) == {403}
+        assert {route for route, status in worker.items() if status != 403} == WORK
         other = await statuses(both, await both.stage.token("chat", tenant="other"))
-        assert {route for route, status in other.items() if status == 403} == OPERATE | SHARED | ADMIN
+        assert {route for route, status in other.items() if status == 403} == OPERATE | SHARED | ADMIN | WORK
         operator = await statuses(both, await both.stage.token("operate", tenant="other"))
         changed = {route for route in OPERATE if route.split("/")[2] in ("lanes", "limits")}
-        assert {route for route, status in operator.items() if status == 403} == SHARED | ADMIN | changed
+        assert {route for route, status in operator.items() if status == 403} == SHARED | ADMIN | WORK | changed
         assert await both.state() == before
