@@ -318,6 +318,7 @@ class SessionStopped(SessionEvent):
     debounced: int = 0
     turns: int = 0
     children: int = 0
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -497,12 +497,13 @@ class Schedule:
 
 
 class Stopped(NamedTuple):
-    """What a stop has ended, in the order in which it was ended."""
+    """What a stop has ended, in the order in which it was ended; `calls` are those in the background."""
 
     waiting: int
     debounced: int
     turns: int
     children: int
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

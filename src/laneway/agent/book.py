@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from laneway.dialogue import Utterance
+from laneway.dialogue import ResultStatus, ToolResult, Utterance
 from laneway.kernel.checkpoints import (
     BLOB,
     COMPACTION,
@@ -123,13 +123,26 @@ class Book:
         if any(one.state is RoundState.ACTING for one in rounds):
             return  # somebody goes on with it
         results = [one.results[entry.call_id] for one in rounds if entry.call_id in one.results]
+        if results and results[-1].status is ResultStatus.BACKGROUND:
+            if not self._is_behind(entry.key):
+                self.end_entry(entry, Change.LOSE, "it went on in the background, and its end was not heard of")
+            return
         change = OUTCOMES.get(results[-1].status, Change.SUCCEED) if results else Change.LOSE
         self.end_entry(entry, change, f"found when the session was opened; run {origin}")
+
+    def _is_behind(self, key: str) -> bool:
+        """Whether a call is in the background: then its end is still to be told."""
+        box = self._engine.kernel.boxes.get(self.owner)
+        children = box.children.values() if box is not None else ()
+        return any(child.live and child.detail.get("key") == key and child.is_call for child in children)
 
     def close_old(self, one: Round) -> None:
         """The open round of a run that nobody goes on with: calls that had begun are unknown, others never started."""
         origin = origin_of(one.run_id, self.lineage)
         for call in one.answer.calls:
+            known = one.results.get(call.id)
+            if known is not None and known.status is ResultStatus.BACKGROUND:
+                continue  # it goes on without its run
             entry = self.entries.get(key_of(origin, one.number, call.id))
             if entry is not None and entry.state is LedgerState.INTENDED:
                 self.end_entry(entry, Change.LOSE, "the process ended while it ran")
@@ -252,6 +265,17 @@ class Book:
     def end_entry(self, entry: LedgerEntry, change: Change, reason: str = "") -> None:
         """Something has become of a call with side effects."""
         self.keep(entry.change(change, now_ms=self._engine.wall(), reason=reason))
+
+    def amend(self, run_id: str, number: int, result: ToolResult) -> None:
+        """A call in the background has ended, and no message tells that: its round says so from now on."""
+        origin = origin_of(run_id, self.lineage)
+        for one in self.rounds:
+            known = one.results.get(result.call_id) if one.number == number else None
+            if known is None or known.status is not ResultStatus.BACKGROUND:
+                continue
+            if origin_of(one.run_id, self.lineage) == origin:
+                one.amend(result)
+                self.keep(one)
 
     def next_seq(self) -> int:
         """The next place in the store."""

@@ -1,4 +1,4 @@
-"""What a session says and does about its sub-agents; a part of `AsyncSession`."""
+"""What a session says and does about its sub-agents and its calls in the background; a part of `AsyncSession`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from laneway.agent.subagents import CANCELLED, MARK, SUSPENDED, Errand, Subagent
 from laneway.errors import LanewayError, RunCancelledError, RunFailedError, UsageError
 
 if TYPE_CHECKING:
+    from laneway.agent.background import Background
     from laneway.agent.host import Host
     from laneway.agent.loop import Run
     from laneway.agent.results import RunResult
@@ -29,6 +30,7 @@ class Delegating(ABC):
     """Sub-agents of a session: started by its host, asked about, watched."""
 
     delegates: Delegates
+    background_calls: Background
     host: Host
     owner: Owner
     key: tuple[str, str]
@@ -96,6 +98,21 @@ class Delegating(ABC):
         Each has `task_id`, `agent`, `description`, `child_session_id`, `status`, `output`, `duration_ms`.
         """
         return self.delegates.reports()
+
+    # ---- calls in the background ----
+
+    def background(self) -> list[Fields]:
+        """The calls of this session that are in the background, oldest first.
+
+        Each has `background_id`, `tool_id`, `tool_name`, `run_id`, `lane`, `since_ms` (when it was moved there),
+        `running_ms` (for how long), `after_ms`, and `task_id` if somebody else makes it.
+        """
+        return self.background_calls.reports()
+
+    async def cancel_background(self, background_id: str, reason: str = "cancelled by the caller") -> bool:
+        """End one call in the background; its end is told as any other. False: there is none of that id at work."""
+        await self.ready()
+        return await self.background_calls.cancel(background_id, reason)
 
     async def _delegate(self, errands: list[Errand]) -> list[Subagent]:
         await self.ready()

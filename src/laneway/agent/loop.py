@@ -66,7 +66,7 @@ from laneway.kernel.delivery import CLOSING
 from laneway.kernel.ledger import Action, Change, LedgerState, after_crash, origin_of
 from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
 from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limits, TurnMachine
-from laneway.mail import ApprovalState, Message, TurnState
+from laneway.mail import ApprovalState, Message, MessageKind, TurnState
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
@@ -318,7 +318,8 @@ class Run:
 
     def _steer(self, messages: list[Message], prompts: list[Prompt]) -> None:
         ids = tuple(message.id for message in messages)
-        skipped = self.machine.say(prompts, ids)
+        users = any(message.kind is not MessageKind.SYSTEM for message in messages)
+        skipped = self.machine.say(prompts, ids, skips=users)
         for call in skipped:
             one = self.machine.round
             assert one is not None

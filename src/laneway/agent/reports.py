@@ -27,6 +27,7 @@ from laneway.kernel.rounds import Round, RoundState
 from laneway.mail import TurnState
 
 if TYPE_CHECKING:
+    from laneway.agent.background import Background
     from laneway.agent.book import Book
     from laneway.agent.externals import Externals
     from laneway.agent.host import Host
@@ -50,6 +51,7 @@ class Reports(ABC):
     lanes: SessionLanes | None
     _run: Run | None
     externals: Externals
+    background_calls: Background
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -113,13 +115,13 @@ class Reports(ABC):
 
     def explain(self) -> str:
         """Why what runs here goes no further at this moment: one sentence for each thing it waits for."""
-        run = self._run
+        run, behind = self._run, self.background_calls.explain()
         if run is None:
-            return f"Nothing runs in session {self.session_id!r}."
+            return "\n".join(behind) or f"Nothing runs in session {self.session_id!r}."
         lines = [f"Run {run.id} waits: {run.waits_for}."] if run.waits_for else []
         if run.model_job is not None:
             lines.append(f"The model call: {run.model_job.explain()}")
-        lines += run.calls.explain()
+        lines += [*run.calls.explain(), *behind]
         return "\n".join(lines) or f"Run {run.id} is {run.turn.state}."
 
     async def run_events(self, run_id: str) -> list[AgentEvent]:

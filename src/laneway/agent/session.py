@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from laneway.agent.approving import Approving
+from laneway.agent.background import Background
 from laneway.agent.book import Book
 from laneway.agent.confirmations import Confirmations
 from laneway.agent.delegating import Delegating
@@ -113,6 +114,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)
         self.externals = Externals(self)
+        self.background_calls = Background(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
         self._opening: asyncio.Task[None] | None = None
         self._closed = False
@@ -217,6 +219,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         if self.settings.max_subagents is not None:
             host.lanes.resize(SUBAGENT_LANE, self.settings.max_subagents)
         await self.delegates.open()
+        await self.background_calls.open()
         await tell_opened(self)
         host.use(self)
 
@@ -287,6 +290,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         for run in list(self._at_work):
             await self._see_off(run)
         await self.delegates.close(for_good=self._store is None)
+        await self.background_calls.close(for_good=self._store is None)
         self.book.keep_unsaved()
         with contextlib.suppress(LanewayError):  # what a store refuses is found again when the session is opened
             await self.book.committed()
@@ -432,7 +436,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             )
 
     async def wait_idle(self) -> None:
-        """Wait until nothing runs and nothing waits here, and no sub-agent is at work."""
+        """Wait until nothing runs and nothing waits here: no run, no sub-agent, no call in the background."""
         await self.ready()
         engine = self.host.inbox.engine
         while True:

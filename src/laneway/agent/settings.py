@@ -41,6 +41,8 @@ class SessionSettings:
     max_calls_per_answer: int = 64
     max_execution_time_ms: int | None = None
     tool_timeout_ms: int | None = None
+    background_after_ms: int | None = None
+    background_tools: tuple[str, ...] = ()
     output_max: int = 30_000
     auto_compact: bool = True
     auto_compact_threshold: float = 0.8

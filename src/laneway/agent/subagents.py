@@ -569,7 +569,7 @@ class Delegates:
         history = session.host.inbox.engine.store.history
         while True:
             await session.wait_idle()
-            live = [sub.over for sub in self._live.values() if not sub.over.done()]
+            live = self.at_work()
             if live:
                 await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
             elif self._untold():
@@ -582,7 +582,7 @@ class Delegates:
         return replace(result, text=said[-1].answer, run_id=said[-1].run_id) if said else result
 
     def _untold(self) -> bool:
-        """Whether the end of a sub-agent is about to become a message."""
+        """Whether the end of a sub-agent, or of a call in the background, is about to become a message."""
         box = self.session.host.inbox.engine.kernel.boxes.get(self.session.owner)
         return box is not None and any(child.live for child in box.children.values())
 
@@ -604,7 +604,7 @@ class Delegates:
         await engine.change(session.owner, engine.kernel.stop, session.owner, reason, actor="its parent")
         for entry in self._orphans():
             self._discard(entry, reason)
-        await _all_over([sub.over for sub in self._live.values()])
+        await _all_over(self.at_work())
         await session.wait_idle()
         for task in session.host.desk.held(session.owner):  # of a run that was ended before it had attached to it
             session.host.desk.withdraw(task.task_id, reason)
@@ -617,6 +617,7 @@ class Delegates:
             for sub in mine:
                 sub.cancel(reason)
             await _all_over([sub.over for sub in mine])
+        await self.session.background_calls.run_over(run)
 
     def sweep(self) -> None:
         """A message of this session has its end: end the sub-agents that only its run would have gone on with."""
@@ -669,7 +670,8 @@ class Delegates:
         engine = self.session.host.inbox.engine
         box = engine.kernel.boxes.get(self.session.owner)
         children = box.children.values() if box is not None else ()
-        return [child for child in children if child.live and child.detail and not engine.has_child(child.id)]
+        mine = [child for child in children if child.live and child.detail and not child.is_call]
+        return [child for child in mine if not engine.has_child(child.id)]
 
     def _discard(self, entry: ChildEntry, reason: str) -> None:
         """End a sub-agent that an earlier process has left; nobody wants to hear of it."""
@@ -688,7 +690,8 @@ class Delegates:
         box = engine.kernel.boxes.get(owner)
         for child in list(box.children.values()) if box is not None else ():
             if child.detail and not engine.has_child(child.id):
-                await self.end_stored(owner._replace(session=_session_of(child)), reason)
+                if not child.is_call:
+                    await self.end_stored(owner._replace(session=_session_of(child)), reason)
                 child.silenced = True
                 await engine.change(owner, engine.kernel.end_child, child, CANCELLED, None, SYSTEM_SETTINGS)
         await engine.change(owner, engine.kernel.stop, owner, reason, actor="its parent")
@@ -707,8 +710,9 @@ class Delegates:
     # ---- questions ----
 
     def at_work(self) -> list[asyncio.Future[None]]:
-        """The ends of the sub-agents at work."""
-        return [sub.over for sub in self._live.values() if not sub.over.done()]
+        """The ends of the sub-agents at work, and of the calls in the background."""
+        subs = [sub.over for sub in self._live.values() if not sub.over.done()]
+        return [*subs, *self.session.background_calls.at_work()]
 
     def sessions(self) -> list[AsyncSession]:
         """The sessions of the sub-agents at work, also those that are being opened."""

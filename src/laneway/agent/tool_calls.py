@@ -18,6 +18,7 @@ from laneway.agent.gates import Asked, Refusal
 from laneway.agent.hearing import heard_run, trace_of
 from laneway.agent_events import (
     PermissionDeniedEvent,
+    ToolBackgroundedEvent,
     ToolEndEvent,
     ToolOutputDeltaEvent,
     ToolQueuedEvent,
@@ -46,18 +47,19 @@ from laneway.kernel.ledger import (
     arguments_digest,
     key_of,
 )
-from laneway.kernel.task_board import TaskEnd
+from laneway.kernel.task_entries import TaskEnd
 from laneway.options import LaneHandlerConfig
 from laneway.records import Effect
 from laneway.runtime.errands import WAIT_LANE
 
 if TYPE_CHECKING:
+    from laneway.agent.background import BackgroundCall
     from laneway.agent.loop import Run
     from laneway.kernel.rounds import Round
     from laneway.ports import Tool
     from laneway.runtime.handles import Job
 
-__all__ = ("INSIDE", "CallMaker", "within")
+__all__ = ("INSIDE", "CallMaker", "answer_of", "change_of", "task_result", "value_of", "within")
 
 _log = logging.getLogger("laneway")
 
@@ -73,6 +75,8 @@ TASK_ENDS = {
 }
 """Ends of a task that are no answer."""
 CUT_READ = "[Cancelled: the run was ended while this call ran]"
+CUT_BEHIND = "[Cancelled: it was ended while it ran in the background]"
+MOVE_AGAIN_MS = 1_000  # when a call could not be moved, because the store does not take it just now
 
 
 class _Call:
@@ -80,6 +84,7 @@ class _Call:
 
     __slots__ = (
         "asked",
+        "background",
         "began_ms",
         "call",
         "cut",
@@ -90,6 +95,7 @@ class _Call:
         "is_intended",
         "job",
         "left_out",
+        "timer",
         "took_ms",
     )
 
@@ -106,6 +112,8 @@ class _Call:
         self.handler = handler
         self.end: TaskEnd | None = None  # of its task, if somebody else made it
         self.left_out = False  # its task is still out: the run goes on with it when the session is opened again
+        self.background: BackgroundCall | None = None  # it goes on without its run
+        self.timer: asyncio.TimerHandle | None = None  # until it does
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -252,7 +260,7 @@ class CallMaker:
         assert one is not None
         for each in launched:
             result = one.results.get(each.call.id)
-            if result is not None:
+            if result is not None and each.background is None:  # else they are told when it has really ended
                 await self._session.gates.tell_end(each.asked, result, each.took_ms)
 
     def _submit(
@@ -295,10 +303,11 @@ class CallMaker:
         elif each.entry is not None and attempt > 1:
             each.entry = each.entry.change(Change.REPEAT, now_ms=self._run.wall())
             self._run.book.keep(each.entry)
-        if self._run.turn.cancelled:  # the run is being ended, and has not heard of it yet
+        if each.background is None and self._run.turn.cancelled:  # it is being ended, and has not heard of it yet
             raise InterruptSignalError("the run is being ended")
         if each.began_ms < 0:
             each.began_ms = self._run.now()
+            self._move_later(each)
         self._run.emit(
             ToolStartEvent(
                 tool_id=call.id, tool_name=call.name, args=copied(each.arguments), lane=each.lane, attempt=attempt
@@ -320,7 +329,8 @@ class CallMaker:
             return output
         except asyncio.CancelledError:
             # As after a crash: what may be done again with its key is, when the session is opened again.
-            each.left_out = self._run.goes_on_later and each.spec.effect is Effect.IDEMPOTENT
+            again = self._run.goes_on_later and each.spec.effect is Effect.IDEMPOTENT
+            each.left_out = again and each.background is None
             raise
         except Exception as problem:
             error = describe(problem)
@@ -374,10 +384,11 @@ class CallMaker:
         args = self._out.get(each.asked.key) or copied(each.arguments)
         run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=args, lane=each.lane))
         externals.desk.publish(task_id)
+        self._move_later(each)
         try:
             each.end = end = await externals.desk.outcome(task_id)
         except asyncio.CancelledError:
-            if run.goes_on_later:
+            if run.goes_on_later if each.background is None else each.background.is_left:
                 each.left_out = True
             else:
                 each.end = externals.desk.withdraw(task_id, each.cut or "the run was ended")
@@ -385,12 +396,63 @@ class CallMaker:
         if end.had_started:
             each.began_ms = run.now() - end.duration_ms
         elif end.state is TaskState.TIMED_OUT and each.handler.fallback and not self._is_out(each.asked):
-            if run.turn.cancelled:
+            if each.background is None and run.turn.cancelled:
                 raise InterruptSignalError("the run is being ended")
             each.end = None
             each.began_ms = run.now()
             return await self._run_here(each, 1)
         return await externals.output_of(end, self._context(each, end.attempt))
+
+    # ---- calls that go on in the background ----
+
+    def _move_later(self, each: _Call, delay_ms: int | None = None) -> None:
+        """It has begun: if it may go on in the background, it does so after a while."""
+        after_ms = self._session.background_calls.after_ms(each.asked, each.handler)
+        if after_ms is not None and each.background is None:
+            delay_ms = after_ms if delay_ms is None else delay_ms
+            each.timer = self._run.loop.call_later(delay_ms / 1000, self._move, each, after_ms)
+
+    def _move(self, each: _Call, after_ms: int) -> None:
+        """It takes too long: the model is told that it goes on, in one commit with what a restart has to know."""
+        run, call, job = self._run, each.call, each.job
+        one = run.machine.round
+        is_live = self._live.get(call.id) is each and job is not None and not job.done() and each.ended is not None
+        if not is_live or each.cut or run.turn.cancelled or not self._session.background_calls.has_room(run):
+            return
+        assert one is not None
+        assert job is not None
+        assert each.ended is not None
+        task_id = task_id_of(each.asked.key) if each.is_external or self._is_out(each.asked) else ""
+        try:
+            moved = self._session.background_calls.move(run, each.asked, one.number, after_ms, task_id)
+        except LanewayError as error:
+            _log.info("call %s of %s stays where it is: %s", call.id, call.name, error)
+            self._move_later(each, MOVE_AGAIN_MS)
+            return
+        each.background = moved
+        moved.stop = functools.partial(self._stop_behind, each)
+        del self._live[call.id]
+        result = moved.answer()
+        run.machine.result(result)
+        run.book.keep(one)
+        event = ToolBackgroundedEvent(tool_id=call.id, tool_name=call.name, after_ms=after_ms, background_id=moved.id)
+        run.after_commit(functools.partial(run.emit, event))
+        run.after_commit(functools.partial(self.tell_end, result, max(0, run.now() - max(0, each.began_ms))))
+        each.ended.set_result(None)
+
+    @staticmethod
+    def _stop_behind(each: _Call, reason: str) -> None:
+        if each.job is not None and not each.job.done() and (each.spec.interruptible or each.is_external):
+            each.cut = reason
+            each.job.cancel(reason)
+
+    def _settle_behind(self, each: _Call, moved: BackgroundCall) -> None:
+        """A call in the background has ended: whoever looks after it tells that."""
+        if each.left_out:
+            moved.ended(None, None)
+            return
+        result = self._result_of(each)
+        moved.ended(result, self._change_of(each, result) if each.entry is not None else None)
 
     def _context(self, each: _Call, attempt: int) -> ToolContext:
         call, session, thread = each.call, self._session, threading.get_ident()
@@ -466,6 +528,11 @@ class CallMaker:
 
     def _settle(self, each: _Call) -> None:
         """A call has ended: its result, its ledger entry, and whoever watches."""
+        if each.timer is not None:
+            each.timer.cancel()
+        if each.background is not None:
+            self._settle_behind(each, each.background)
+            return
         self._live.pop(each.call.id, None)
         assert each.ended is not None
         each.ended.set_result(None)
@@ -481,13 +548,14 @@ class CallMaker:
         one = self._run.machine.round
         assert one is not None
         entry = self._run.book.entries.get(each.entry.key, each.entry)
-        change = OUTCOMES.get(result.status, Change.SUCCEED)
-        if each.end is not None and each.end.state in TASK_ENDS and not self._may_have_run(each):
-            change = Change.FAIL  # nobody has had it: there is nothing unknown about it
+        change = self._change_of(each, result)
         self._run.after_commit(functools.partial(self.tell_end, result, took))
         if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
             self._run.book.end_entry(entry, change, _reason_of(result))
         self._run.book.keep(one)
+
+    def _change_of(self, each: _Call, result: ToolResult) -> Change:
+        return change_of(result, each.end, may_have_run=self._may_have_run(each))
 
     def tell_end(self, result: ToolResult, took: int) -> None:
         """One call has ended."""
@@ -496,7 +564,7 @@ class CallMaker:
     def _result_of(self, each: _Call) -> ToolResult:
         result = functools.partial(ToolResult, call_id=each.call.id, name=each.call.name)
         try:
-            output = _value_of(each.job)
+            output = value_of(each.job)
         except (asyncio.CancelledError, JobCancelledError, InterruptSignalError) as error:
             return self._cut_result(each, each.cut or text_of(error))
         except (JobTimeoutError, TimeoutError) as error:
@@ -516,27 +584,15 @@ class CallMaker:
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises is told to the model
             _log.warning("tool %s failed: %s\n%s", each.call.name, describe(error), trace_of(error))
             return result(output=f"[Failed: {describe(error)}]", status=ResultStatus.ERROR)
-        if each.end is not None and each.end.state in TASK_ENDS:
-            return self._task_result(each, each.end)
-        return result(
-            output=output.text,
-            status=ResultStatus.ERROR if output.is_error else ResultStatus.OK,
-            exit_code=output.exit_code,
-            artifact=output.artifact,
-        )
+        ended = None
+        if each.end is not None:
+            facts = {"has_effect": each.has_effect, "may_have_run": self._may_have_run(each)}
+            ended = task_result(each.call.id, each.call.name, each.end, **facts)
+        return ended or answer_of(each.call.id, each.call.name, output)
 
     def _may_have_run(self, each: _Call) -> bool:
         """Whether anybody may have begun with a call that was to be made by somebody else."""
         return each.end is None or each.end.had_started or each.asked.key in self._doubtful
-
-    def _task_result(self, each: _Call, end: TaskEnd) -> ToolResult:
-        """What the model is told of a task that has ended without an answer."""
-        may_have_run = each.has_effect and self._may_have_run(each)
-        note = " It may have had its effect: look before you do it again." if may_have_run else " It was not run."
-        note = "" if not each.has_effect else note
-        what = {TaskState.TIMED_OUT: "Timed out", TaskState.UNKNOWN: "Unknown"}.get(end.state, "Cancelled")
-        text = f"[{what}: {end.reason}.{note}]"
-        return ToolResult(call_id=each.call.id, name=each.call.name, output=text, status=TASK_ENDS[end.state])
 
     def _cut_result(self, each: _Call, reason: str) -> ToolResult:
         started = each.began_ms >= 0 or self._run.machine.had_begun(each.call)
@@ -546,6 +602,7 @@ class CallMaker:
             status, text = ResultStatus.UNKNOWN, UNKNOWN
         else:
             status, text = ResultStatus.CANCELLED, CUT_READ if started else NOT_STARTED
+            text = text if each.background is None else CUT_BEHIND
         if not each.cut and reason:  # its own lane has ended it
             text = f"{text[:-1]} ({reason})]"
         return ToolResult(call_id=each.call.id, name=each.call.name, output=text, status=status)
@@ -553,7 +610,9 @@ class CallMaker:
     async def _wind_down(self, launched: list[_Call]) -> None:
         """The run is being ended: cancel what runs, but for what may not be interrupted, and wait for it."""
         for each in launched:
-            if each.job is not None and not each.job.done() and (each.spec.interruptible or each.began_ms < 0):
+            if each.job is None or each.job.done() or each.background is not None:
+                continue
+            if each.spec.interruptible or each.began_ms < 0:
                 each.cut = "the run was ended"
                 each.job.cancel(each.cut)
         grace_s = self._session.host.inbox.engine.kernel.grace_ms / 1000
@@ -606,11 +665,42 @@ async def within(work: Callable[[int], Awaitable[ToolOutput]], limit_ms: int | N
         raise
 
 
+def answer_of(call_id: str, name: str, output: ToolOutput) -> ToolResult:
+    """What a tool has said, as the result of a call."""
+    status = ResultStatus.ERROR if output.is_error else ResultStatus.OK
+    facts: dict[str, Any] = {"status": status, "exit_code": output.exit_code, "artifact": output.artifact}
+    return ToolResult(call_id=call_id, name=name, output=output.text, **facts)
+
+
+def task_result(
+    call_id: str, name: str, end: TaskEnd, *, has_effect: bool, may_have_run: bool | None = None
+) -> ToolResult | None:
+    """What the model is told of a task that has ended without an answer; None: it has one."""
+    if end.state not in TASK_ENDS:
+        return None
+    if may_have_run is None:
+        may_have_run = end.had_started
+    note = " It may have had its effect: look before you do it again." if may_have_run else " It was not run."
+    note = note if has_effect else ""
+    what = {TaskState.TIMED_OUT: "Timed out", TaskState.UNKNOWN: "Unknown"}.get(end.state, "Cancelled")
+    status = TASK_ENDS[end.state]
+    return ToolResult(call_id=call_id, name=name, output=f"[{what}: {end.reason}.{note}]", status=status)
+
+
+def change_of(result: ToolResult, end: TaskEnd | None, *, may_have_run: bool | None = None) -> Change:
+    """What a result means for the ledger entry of its call."""
+    if may_have_run is None:
+        may_have_run = end is None or end.had_started
+    if end is not None and end.state in TASK_ENDS and not may_have_run:
+        return Change.FAIL  # nobody has had it: there is nothing unknown about it
+    return OUTCOMES.get(result.status, Change.SUCCEED)
+
+
 def _reason_of(result: ToolResult) -> str:
     return "" if result.status is ResultStatus.OK else result.output[:200]
 
 
-def _value_of(job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None) -> ToolOutput:
+def value_of(job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None) -> ToolOutput:
     """The value of something that has ended, or its error."""
     assert job is not None
     if isinstance(job, asyncio.Task):

@@ -159,6 +159,7 @@ def stop(
         _counted(waiting, "waiting message"),
         _counted(found["turns"], "run"),
         _counted(found["children"], "sub-agent"),
+        _counted(found.get("calls", 0), "background call"),
     ]
     ended = ", ".join(part for part in parts if part)
     say(f"Stopped: {ended}." if ended else "Nothing ran or waited there.")

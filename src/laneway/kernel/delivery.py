@@ -223,7 +223,8 @@ class Delivery:
             self._message_event(MessageInjected, item, wall, boundary=turn.boundaries)
             self._out.append(Touch(box.owner, item))
         if taken:
-            turn.depth = 0
+            if any(item.is_user for item in taken):  # else nobody but the agent has asked for what follows
+                turn.depth = 0
             self._out.append(Touch(box.owner, turn))
             self._arm(box, now)
         seen = turn.delivered | turn.offered

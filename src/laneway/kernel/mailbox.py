@@ -271,7 +271,10 @@ def decode_approval(row: StateRow, body: dict[str, Any]) -> Approval:
 
 
 class ChildEntry:
-    """A sub-agent, as it is at this moment. `awaited`: its turn waits for it, so nobody else need be told."""
+    """A sub-agent, or a call in the background, as it is at this moment.
+
+    `awaited`: its turn waits for it, so nobody else need be told.
+    """
 
     __slots__ = (
         "awaited",
@@ -305,6 +308,11 @@ class ChildEntry:
         self.silenced = False  # whoever said stop knows of its end
         self.detail: dict[str, Any] = {}  # what another process needs to go on with it; empty: it ends with this one
         self.live = 1
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is no sub-agent but a call of a tool that goes on in the background."""
+        return "call_id" in self.detail
 
     @property
     def row_key(self) -> Hashable:

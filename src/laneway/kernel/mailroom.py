@@ -212,7 +212,7 @@ class Mailroom(Reception):
         box.overflow.clear()
 
     def stop(self, owner: Owner, reason: str, *, actor: str, now: int, wall: int) -> Stopped:
-        """End everything in a session: what waits, then the turn, then its children."""
+        """End everything in a session: what waits, then the turn, then its children and calls in the background."""
         box = self.boxes.get(owner)
         if box is None:
             return Stopped(0, 0, 0, 0)
@@ -228,7 +228,8 @@ class Mailroom(Reception):
             child.silenced = True  # whoever said stop is told how many there were
             self._out.append(Touch(owner, child))
             self._out.append(CancelChild(owner, child.id, reason))
-        stopped = Stopped(waiting, debounced, turns, len(children))
+        calls = sum(child.is_call for child in children)
+        stopped = Stopped(waiting, debounced, turns, len(children) - calls, calls)
         self._event(SessionStopped, owner, wall, reason=reason, actor=actor, **stopped._asdict())
         return stopped
 
@@ -409,9 +410,13 @@ class Mailroom(Reception):
     def end_child(
         self, child: ChildEntry, state: str, note: Message | None, settings: QueueSettings, *, now: int, wall: int
     ) -> None:
-        """A sub-agent has ended: exactly one message about it, unless its turn waits for it."""
+        """A sub-agent has ended: exactly one message about it, unless its turn waits for it.
+
+        The end of a call in the background goes into the turn that runs, if it may.
+        """
         if not child.live:
             return
+        steers = child.is_call
         child.state, child.live, child.text, child.detail = state, 0, "", {}
         message_id = note.id if note is not None else ""
         self._event(
@@ -432,7 +437,7 @@ class Mailroom(Reception):
         if note is not None:
             item = Item(child.owner, note, seq=self._next_seq())
             item.depth = child.depth + 1
-            self.accept(item, settings, now=now, wall=wall)
+            self.accept(item, settings, steers=steers, now=now, wall=wall)
         elif box is not None:
             self._consider(box, now)
 

@@ -54,6 +54,11 @@ class Round:
             self._told = self._tell()
         return self._told
 
+    def amend(self, result: ToolResult) -> None:
+        """Put the real end of a call in the place of what was said of it meanwhile."""
+        self.results[result.call_id] = result
+        self._told = None
+
     def _tell(self) -> tuple[Utterance, ...]:
         said: list[Utterance] = list(self.prompts)
         if self.answer.text or self.answer.reasoning or self.answer.calls:

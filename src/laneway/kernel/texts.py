@@ -40,6 +40,7 @@ __all__ = (
     "SYSTEM_TITLE",
     "SessionStatus",
     "approval_reply",
+    "call_note",
     "cancelled_reply",
     "changed_reply",
     "child_note",
@@ -313,6 +314,25 @@ def child_note(label: str, state: str, text: str) -> str:
     return f"{head} {noun}:\n{_whole(text)}"
 
 
+_CALL_ENDS: Final = {
+    "succeeded": "has ended",
+    "failed": "failed",
+    "timed_out": "timed out",
+    "cancelled": "was cancelled",
+    "interrupted": "was interrupted",
+    "unknown": "was cut off",
+}
+
+
+def call_note(tool: str, call_id: str, state: str, text: str) -> str:
+    """The system message for the end of a call that went on in the background: which, how it ended, and what it says.
+
+    `state` is one of succeeded, failed, timed_out, cancelled, interrupted, unknown.
+    """
+    head = f"{SYSTEM_TITLE} The background call {safe_name(call_id)} of {safe_name(tool)} {_CALL_ENDS[state]}."
+    return f"{head} Result:\n{_whole(text)}" if text.strip() else f"{head} It left no text."
+
+
 def followup_note(text: str, depth: int) -> str:
     """The system message for a further turn that the agent asked for itself; `depth` counts from 1."""
     return f"{SYSTEM_TITLE} Follow-up {depth} that you asked for:\n{_whole(text)}"
@@ -419,15 +439,23 @@ def list_reply(pending: Sequence[PendingMessage]) -> str:
     return "\n".join(lines)
 
 
-def stop_reply(waiting: int, debounced: int, turn: bool, children: int) -> str:  # noqa: FBT001 - a count that is 0 or 1
-    """The answer to `/stop`: how much of each kind was stopped, in that order."""
-    if not (waiting or debounced or turn or children):
+def stop_reply(
+    waiting: int,
+    debounced: int,
+    turn: bool,  # noqa: FBT001 - a count that is 0 or 1
+    children: int,
+    *,
+    calls: int = 0,
+) -> str:
+    """The answer to `/stop`: how much of each kind was stopped, in that order; of `calls` only if there were any."""
+    if not (waiting or debounced or turn or children or calls):
         return "Nothing was running and nothing waited."
     parts = (
         _count(waiting, "waiting message"),
         _count(debounced, "debounced message"),
         _count(int(turn), "running turn"),
         _count(children, "sub-agent"),
+        *([_count(calls, "background call")] if calls else ()),
     )
     return f"Stopped: {', '.join(parts)}."
 

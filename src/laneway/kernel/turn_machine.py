@@ -101,10 +101,15 @@ class TurnMachine:
 
     # ---- what happens ----
 
-    def say(self, prompts: Iterable[Prompt], messages: Iterable[str]) -> tuple[ToolCall, ...]:
-        """Something is said to the model, before its next answer. Calls that have not started are skipped: which."""
+    def say(self, prompts: Iterable[Prompt], messages: Iterable[str], *, skips: bool = True) -> tuple[ToolCall, ...]:
+        """Something is said to the model, before its next answer. Calls that have not started are skipped: which.
+
+        Without `skips` none is: what is said is not about what the model does now.
+        """
         self._said += prompts
         self._messages += messages
+        if not skips:
+            return ()
         skipped = tuple(call for call in self.open_calls() if call.id not in self._begun)
         for call in skipped:
             self.result(ToolResult(call_id=call.id, name=call.name, output=SKIPPED, status=ResultStatus.SKIPPED))

@@ -105,7 +105,7 @@ def _told(said: Prompt | Results) -> Iterable[ModelRequestPart]:
 
 
 def _result_part(result: ToolResult) -> ToolReturnPart:
-    plain = result.status in (ResultStatus.OK, ResultStatus.ERROR)
+    plain = result.status in (ResultStatus.OK, ResultStatus.ERROR, ResultStatus.BACKGROUND)
     output = result.output if plain else f"[{result.status}] {result.output}"
     outcome: Any = "failed" if result.is_error else "success"
     return ToolReturnPart(tool_name=result.name, content=output, tool_call_id=result.call_id, outcome=outcome)

@@ -106,7 +106,9 @@ class Commands:
     async def _stop(self, owner: Owner, actor: str) -> str:
         why = "stopped by a command"
         stopped = await self._engine.change(owner, self._engine.kernel.stop, owner, why, actor=actor)
-        return texts.stop_reply(stopped.waiting, stopped.debounced, bool(stopped.turns), stopped.children)
+        return texts.stop_reply(
+            stopped.waiting, stopped.debounced, bool(stopped.turns), stopped.children, calls=stopped.calls
+        )
 
     def _status(self, owner: Owner) -> str:
         kernel, now = self._engine.kernel, self._engine.now()

@@ -230,11 +230,22 @@ class Errands(Arrivals):
         return child
 
     def start_child(
-        self, child: Child, fn: Callable[[], Any], *, lane: str = WAIT_LANE, timeout_ms: int | None = None
+        self,
+        child: Child,
+        fn: Callable[[], Any],
+        *,
+        lane: str = WAIT_LANE,
+        timeout_ms: int | None = None,
+        at_once: bool = False,
     ) -> None:
-        """Run a sub-agent that the kernel knows, as soon as it is stored; its end is told here."""
+        """Run a sub-agent that the kernel knows, as soon as it is stored; its end is told here.
+
+        `at_once`: what it is about runs already, and ends whether it could be stored or not.
+        """
         owner = child.owner
-        stored = None if child._stored else self.journal.committed(owner)
+        stored = None if child._stored or at_once else self.journal.committed(owner)
+        if at_once and not child._stored:
+            self.journal.after(owner, child.stored)
         try:
             call = functools.partial(self._run_child, child, stored, fn)
             lanes = self.waits if lane == WAIT_LANE else self.lanes
@@ -255,7 +266,7 @@ class Errands(Arrivals):
     async def _run_child(self, child: Child, stored: asyncio.Future[None] | None, fn: Callable[[], Any]) -> Any:
         if stored is not None:
             await asyncio.shield(stored)  # a sub-agent that nobody would remember does not start
-        child._stored = True
+            child._stored = True
         if needs_thread(fn):
             return await self.lanes.engine.run_in_thread(fn)
         return await fn()
@@ -274,13 +285,12 @@ class Errands(Arrivals):
     def _child_ended(self, owner: Owner, child: Child, job: Job[Any]) -> None:
         self._children.pop(child.id, None)
         end = child.end_of(job)
-        if child._detached:
-            self._note_quiet()
-            return
-        self._child_ends[child.id] = _ChildEnd(child, *end)
-        if self.is_open and owner not in self._reloads:
-            self._end_child(owner, child.id)
-            self.carry_out()
+        if not child._detached:
+            self._child_ends[child.id] = _ChildEnd(child, *end)
+            if self.is_open and owner not in self._reloads:
+                self._end_child(owner, child.id)
+                self.carry_out()
+        child.left()
         self._note_quiet()
 
     def _end_child(self, owner: Owner, child_id: str) -> None:
@@ -291,7 +301,8 @@ class Errands(Arrivals):
         if entry is None:
             self._tell_of_unborn(owner, child, state, text)
             return
-        if entry.turn_id in self.kernel.turns and not child.is_awaited and not entry.silenced:
+        may_ask = entry.turn_id in self.kernel.turns and not entry.is_call
+        if may_ask and not child.is_awaited and not entry.silenced:
             self.kernel.keep_child(entry, state, text)
         else:
             self._close_child(entry, state, text, awaited=child.is_awaited)
@@ -306,10 +317,10 @@ class Errands(Arrivals):
             del self._child_ends[child.id]
             return
         if child._note is None:
-            note = texts.child_note(child.label, state, text)
+            note = _note_of(child, state, text)
             child._note = self._system_message(owner, note, child.route, child.sender)
         item = Item(owner, child._note, seq=self.store.next_seq())
-        self.kernel.accept(item, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
+        self.kernel.accept(item, SYSTEM_SETTINGS, steers=child.is_call, now=self.now(), wall=self.wall())
         self.journal.after(owner, functools.partial(self._child_stored, child.id))
 
     def _child_stored(self, child_id: str, error: Exception | None) -> None:
@@ -344,6 +355,11 @@ class Errands(Arrivals):
                 self._close_child(entry, entry.state, entry.text, awaited=entry.awaited)
         self.carry_out()
 
+    def close_call(self, entry: ChildEntry, state: str, text: str) -> None:
+        """A call that an earlier process has left in the background has ended: the session is told, if it wants."""
+        self._close_child(entry, state, text, awaited=entry.awaited)
+        self.carry_out()
+
     def _close_child(self, entry: ChildEntry, state: str, text: str, *, awaited: bool) -> None:
         quiet = awaited or entry.silenced
         note = None if quiet else self._child_note(entry, state, text)
@@ -359,8 +375,7 @@ class Errands(Arrivals):
         self.carry_out()
 
     def _child_note(self, entry: ChildEntry, state: str, text: str) -> Message:
-        note = texts.child_note(entry.label, state, text)
-        return self._system_message(entry.owner, note, entry.route, entry.sender)
+        return self._system_message(entry.owner, _note_of(entry, state, text), entry.route, entry.sender)
 
     def _system_message(self, owner: Owner, text: str, route: Route, sender: Sender | None) -> Message:
         """A message of our own, on the route and with the rights of the turn that gave rise to it."""
@@ -375,6 +390,12 @@ class Errands(Arrivals):
             mode=Mode.FOLLOWUP,
             arrived_ms=self.wall(),
         )
+
+
+def _note_of(child: Child | ChildEntry, state: str, text: str) -> str:
+    if child.is_call:
+        return texts.call_note(child.label, child.id, state, text)
+    return texts.child_note(child.label, state, text)
 
 
 async def _wait_for(answer: asyncio.Future[T]) -> T:

@@ -201,6 +201,8 @@ class Turn:
 class Child:
     """A sub-agent. Await it for its result; left alone, its end becomes a message."""
 
+    is_call = False  # it is no sub-agent but a call that goes on in the background
+
     def __init__(self, engine: Errands, child_id: str, label: str, owner: Owner) -> None:
         self._engine = engine
         self.id = child_id
@@ -230,6 +232,13 @@ class Child:
     def is_awaited(self) -> bool:
         """Whether somebody waits for it, or has got its result."""
         return self._waiters > 0 or self._delivered
+
+    def stored(self, error: Exception | None) -> None:
+        """Its start is on disk, or was refused."""
+        self._stored = self._stored or error is None
+
+    def left(self) -> None:
+        """It has ended, and the engine has heard of it."""
 
     def end_of(self, job: Job[Any]) -> tuple[str, str]:
         """How it ended, and what it says."""

@@ -202,6 +202,8 @@ class Session(Twin[AsyncSession]):
     spawn = awaited(AsyncSession.spawn)
     cancel_subagent = awaited(AsyncSession.cancel_subagent)
     subagents = on_loop(AsyncSession.subagents)
+    background = on_loop(AsyncSession.background)
+    cancel_background = awaited(AsyncSession.cancel_background)
 
     def children(self) -> list[Session]:
         """The sessions of the sub-agents that are at work for this one."""

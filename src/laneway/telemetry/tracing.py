@@ -357,7 +357,7 @@ class Tracing:
             return  # it never began: a gate has refused it, or there is no such tool
         if self._content:
             call.set_attribute(semconv.TOOL_RESULT, _shown(event.tool_output))
-        if event.status != ResultStatus.OK:  # one of a sub-agent has come as text
+        if event.status not in (ResultStatus.OK, ResultStatus.BACKGROUND):  # one of a sub-agent has come as text
             _fail(call, str(event.status))
         call.end(_ns(event.at_ms))
 

@@ -87,6 +87,7 @@ class Halted(View):
     debounced: int
     turns: int
     children: int
+    calls: int = 0
 
 
 @router.get("/sessions", summary="The sessions that have messages")
