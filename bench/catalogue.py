@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bench import agents, durable, externals, gateway, measures
+from bench import agents, durable, externals, gateway, measures, workers
 from bench.agent_workloads import AGENT_WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.external_workloads import EXTERNAL_WORKLOADS
 from bench.gateway_workloads import GATEWAY_WORKLOADS
 from bench.measures import Measure
+from bench.workers_workloads import WORKERS_WORKLOADS
 from bench.workloads import LANES_WORKLOADS, Workload
 
 __all__ = ("MEASURES", "WORKLOADS")
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
     workload.name: workload
-    for workload in (*LANES_WORKLOADS, *DURABLE_WORKLOADS, *AGENT_WORKLOADS, *EXTERNAL_WORKLOADS, *GATEWAY_WORKLOADS)
+    for workload in (
+        *LANES_WORKLOADS,
+        *DURABLE_WORKLOADS,
+        *AGENT_WORKLOADS,
+        *EXTERNAL_WORKLOADS,
+        *GATEWAY_WORKLOADS,
+        *WORKERS_WORKLOADS,
+    )
 }
 MEASURES: Final[Mapping[str, Measure]] = {
     **measures.MEASURES,
@@ -25,4 +33,5 @@ MEASURES: Final[Mapping[str, Measure]] = {
     **agents.MEASURES,
     **externals.MEASURES,
     **gateway.MEASURES,
+    **workers.MEASURES,
 }

@@ -18,7 +18,7 @@ from rich.text import Text
 from bench.rounds import Outcome, Result
 from bench.workloads import Numbers
 
-OTHERS = ("floor", "semaphore", "a3s", "raw", "huey", "dbos")
+OTHERS = ("floor", "semaphore", "a3s", "raw", "huey", "dbos", "taskiq", "saq")
 """Cases that are not Laneway, by how their names begin."""
 VERDICTS = {True: Text("PASS", "bold green"), False: Text("FAIL", "bold red"), None: Text("")}
 

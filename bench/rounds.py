@@ -29,6 +29,8 @@ WORST_COUNTS: Final = frozenset(
 )
 HIGHEST: Final = WORST_COUNTS | {
     "accepted_per_second",
+    "best_per_second",
+    "burst_per_second",
     "rows_per_commit",
     "tasks_per_second",
     "tasks_per_second_by_wall",

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command
-from bench import agents, durable, externals, gateway, measures, report
+from bench import agents, durable, externals, gateway, measures, report, workers
 from bench.agent_workloads import AGENT_WORKLOADS
 from bench.catalogue import MEASURES, WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
@@ -19,6 +19,7 @@ from bench.external_workloads import EXTERNAL_WORKLOADS
 from bench.gateway_workloads import GATEWAY_WORKLOADS
 from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, take_sample
 from bench.sample import take
+from bench.workers_workloads import WORKERS_WORKLOADS
 from bench.workloads import LANES_WORKLOADS, Case, Numbers, Ratio, Workload
 
 SMALL = {"noop_a3s": 2, "lanes_plain": 7, "lanes_floor": 7, "lanes_all_on": 7, "idle_lanes": 50}
@@ -108,6 +109,15 @@ def test_every_measure_of_the_gateway_gives_numbers(measure: str) -> None:
     assert all(value > 0 for value in numbers.values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", workers.MEASURES)
+def test_every_measure_of_workers_gives_numbers(measure: str) -> None:
+    numbers = take(measure, 20)
+    assert numbers["best_per_second"] >= numbers["tasks_per_second"]
+    assert numbers["alone_p50_ms"] > numbers["claim_p50_ms"] > 0
+    assert all(value > 0 for value in numbers.values())
+
+
 def test_an_idle_engine_does_not_wake_up() -> None:
     assert take("idle_lanes", 50)["wake_ups"] == 0
 
@@ -151,6 +161,7 @@ def test_every_ratio_names_cases_and_measures_that_exist() -> None:
 LIMITS_OF_LANES = {(">=", 0.5), (">=", 500), ("<=", 1.5), ("<=", 2.5), ("<=", 700), ("<=", 20), ("<=", 0)}
 LIMITS_OF_EXTERNAL_CALLS = {(">=", 2_000), (">=", 1), ("<=", 0.2), ("<=", 1)}
 LIMITS_OF_THE_GATEWAY = {(">=", 0.6), ("<=", 30)}
+LIMITS_OF_WORKERS = {(">=", 1_000), ("<=", 20)}
 LIMITS_OF_DURABLE_WORK = {(">=", 10_000), (">=", 0.2), (">=", 3), (">=", 40), ("<=", 2), ("<=", 3), ("<=", 16)}
 
 
@@ -161,6 +172,7 @@ LIMITS_OF_DURABLE_WORK = {(">=", 10_000), (">=", 0.2), (">=", 3), (">=", 40), ("
         (DURABLE_WORKLOADS, LIMITS_OF_DURABLE_WORK, 10),
         (EXTERNAL_WORKLOADS, LIMITS_OF_EXTERNAL_CALLS, 8),
         (GATEWAY_WORKLOADS, LIMITS_OF_THE_GATEWAY, 2),
+        (WORKERS_WORKLOADS, LIMITS_OF_WORKERS, 3),
     ],
 )
 def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[str, float]], count: int) -> None:
@@ -170,9 +182,10 @@ def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[st
 
 
 def test_workloads_have_names_of_their_own() -> None:
-    workloads = (LANES_WORKLOADS, DURABLE_WORKLOADS, AGENT_WORKLOADS, EXTERNAL_WORKLOADS, GATEWAY_WORKLOADS)
-    assert len(WORKLOADS) == sum(map(len, workloads))
-    assert len(MEASURES) == sum(len(module.MEASURES) for module in (measures, durable, agents, externals, gateway))
+    of_one_process = (LANES_WORKLOADS, DURABLE_WORKLOADS, AGENT_WORKLOADS, EXTERNAL_WORKLOADS)
+    assert len(WORKLOADS) == sum(map(len, (*of_one_process, GATEWAY_WORKLOADS, WORKERS_WORKLOADS)))
+    modules = (measures, durable, agents, externals, gateway, workers)
+    assert len(MEASURES) == sum(len(module.MEASURES) for module in modules)
 
 
 def test_of_rates_the_highest_counts() -> None:
