@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -18,11 +19,13 @@ from laneway.errors import ConfigError, LanewayError, reaction_to
 from laneway.telemetry.logs import set_up_logs
 from laneway.tools.sandbox import Sandbox
 from laneway.transports.http import HttpTransport
-from laneway.worker import Worker, WorkerLimits
+from laneway.worker import THREADS, Worker, WorkerLimits
 
 __all__ = ("Choice", "Limits", "Reach", "made_worker", "run_worker")
 
 _log = logging.getLogger("laneway")
+
+PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +99,10 @@ def run_worker(
             with screen.open():
                 asyncio.run(_until_a_signal(worker, transport, limits.drain_ms))
         except LanewayError as error:
-            if worker.stats.running:
+            if _is_held_up():
                 _leave(error)
             raise
-        if worker.stats.running:
+        if _is_held_up():
             _leave(None)
     finally:
         undo()
@@ -126,6 +129,14 @@ async def _until_a_signal(worker: Worker, transport: HttpTransport, drain_ms: in
             await asyncio.wait(stops)
     finally:
         await transport.close()
+
+
+def _is_held_up() -> bool:
+    """Whether a thread is still at work: one that has nothing to do ends in a moment."""
+    own = [each for each in threading.enumerate() if each.name.startswith(THREADS)]
+    for each in own:
+        each.join(PATIENCE_S / len(own))
+    return any(each.is_alive() for each in own)
 
 
 def _leave(error: LanewayError | None) -> NoReturn:

@@ -47,7 +47,7 @@ class WorkerScreen:
         self._as_json = as_json
         self._console = errors()
         self._has_bars = self._console.is_terminal if has_bars is None else has_bars
-        self._bars = Progress(
+        self.bars = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -69,7 +69,7 @@ class WorkerScreen:
         if not self._has_bars:
             yield
             return
-        with self._bars:
+        with self.bars:
             yield
 
     def hear(self, news: WorkerNews) -> None:
@@ -84,7 +84,7 @@ class WorkerScreen:
             case "ended" if news.task is not None:
                 shown = self._shown.pop(news.task.task_id, None)
                 if shown is not None:
-                    self._bars.remove_task(shown)
+                    self.bars.remove_task(shown)
 
     def _say_ready(self) -> None:
         if self._as_json:
@@ -96,7 +96,7 @@ class WorkerScreen:
     def _begin(self, task: ExternalTask) -> None:
         if self._has_bars and len(self._shown) < SHOWN:
             what = line(f"{task.command_type} {task.task_id}", TEXT)
-            self._shown[task.task_id] = self._bars.add_task(what, total=None, said="")
+            self._shown[task.task_id] = self.bars.add_task(what, total=None, said="")
 
     def _move(self, news: WorkerNews) -> None:
         assert news.task is not None
@@ -107,6 +107,6 @@ class WorkerScreen:
             _log.debug("task %s: %s%s", news.task.task_id, share, said)
         elif (shown := self._shown.get(news.task.task_id)) is not None:
             if percent is None:
-                self._bars.update(shown, said=said)
+                self.bars.update(shown, said=said)
             else:
-                self._bars.update(shown, said=said, total=100.0, completed=float(percent))
+                self.bars.update(shown, said=said, total=100.0, completed=float(percent))

@@ -20,6 +20,6 @@ Worker      takes tasks, as many as it has room for; starts and stops     worker
 """
 
 from laneway.worker.settings import WorkerLimits
-from laneway.worker.worker import Worker, WorkerNews, WorkerStats
+from laneway.worker.worker import THREADS, Worker, WorkerNews, WorkerStats
 
-__all__ = ("Worker", "WorkerLimits", "WorkerNews", "WorkerStats")
+__all__ = ("THREADS", "Worker", "WorkerLimits", "WorkerNews", "WorkerStats")

@@ -25,12 +25,14 @@ from laneway.worker.host_line import STOP_GRACE_S, HostLine, Pauses, is_for_good
 from laneway.worker.settings import Handler, WorkerLimits
 from laneway.worker.work import End, Work
 
-__all__ = ("Worker", "WorkerNews", "WorkerStats")
+__all__ = ("THREADS", "Worker", "WorkerNews", "WorkerStats")
 
 _log = logging.getLogger("laneway")
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAIT_MS = 20_000
+THREADS = "laneway-worker"
+"""How the names of its threads begin."""
 LEASE_MAX_MS = 3_600_000
 FACT_MAX = 200
 
@@ -235,7 +237,7 @@ class Worker:
             raise UsageError("this worker has no transport", hint="Worker(transport), or worker.connect(transport)")
         self._asks_for["commands"] = self.commands
         self._running = asyncio.get_running_loop().create_future()
-        self._hands.threads = ThreadPoolExecutor(self._width + 4, thread_name_prefix="laneway-worker")
+        self._hands.threads = ThreadPoolExecutor(self._width + 4, thread_name_prefix=THREADS)
         self._counters = [_Counter(lanes, width) for lanes, width in self._widths]
         _log.info("worker %s asks for %s", self.name, ", ".join(self._asks_for["commands"]))
         try:
