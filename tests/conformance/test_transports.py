@@ -24,7 +24,7 @@ from laneway.errors import (
     TransportUnavailableError,
     UsageError,
 )
-from laneway.external import ExternalTaskResult, Lease
+from laneway.external import ExternalTaskResult, Lease, Progress
 from laneway.ports import Transport
 from laneway.runtime.task_desk import TaskDesk
 from laneway.sim.loop import run_sim
@@ -141,6 +141,9 @@ class FarStage:
     async def result(self, task_id: str) -> ExternalTaskResult | None:
         return await self._there(self._inner.result(task_id))
 
+    async def progress(self, task_id: str) -> Progress | None:
+        return await self._there(self._inner.progress(task_id))
+
     async def passing(self, ms: int) -> None:
         await asyncio.sleep(ms / 1000)
 
@@ -249,7 +252,7 @@ class Forgetful(LocalTransport):
 class Deaf(LocalTransport):
     """Believes that every task is always wanted."""
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
+    async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """Nothing."""
         return True
 
@@ -293,7 +296,7 @@ class Mixing(LocalTransport):
         super().__init__(desk)
         self._kept: list[asyncio.Future[bool]] = []
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
+    async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """The answer to the question before, if that is on its way."""
         kept = self._kept.pop() if self._kept else None
         mine = asyncio.ensure_future(super().heartbeat(task_id, token))
@@ -317,6 +320,17 @@ def serial(desk: Any) -> Transport:
             return await serve(desk, frame)
 
     return FrameTransport(exchange)
+
+
+def without(*words: str) -> Callable[[Any], Transport]:
+    """A transport that does not carry some words of a question."""
+
+    async def exchange(desk: Desk, frame: str) -> str:
+        return await serve(
+            desk, json.dumps({name: said for name, said in json.loads(frame).items() if name not in words})
+        )
+
+    return over(exchange)
 
 
 async def tenacious(desk: Desk, frame: str) -> str:
@@ -378,6 +392,10 @@ WRONG: dict[str, tuple[Callable[[Any], Transport], str]] = {
     "tight": (over(tight), "long_texts_arrive_whole"),
     "silent": (over(silent), "a_task_goes_its_way"),
     "late": (late, "a_claim_that_was_given_up_takes_nothing"),
+    "without labels": (without("labels"), "labels_decide_who_gets_a_task"),
+    "without a wish": (without("lease_ms"), "a_worker_may_wish_for_a_lease"),
+    "without progress": (without("progress"), "progress_arrives"),
+    "without begun": (without("begun"), "what_has_begun_can_be_given_back"),
 }
 
 
@@ -662,7 +680,7 @@ class Refusing:
         """No."""
         raise self.error
 
-    async def heartbeat(self, task_id: str, token: str) -> bool:
+    async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """No."""
         raise self.error
 
@@ -670,7 +688,7 @@ class Refusing:
         """No."""
         raise self.error
 
-    async def release(self, task_id: str, token: str, reason: str = "") -> None:
+    async def release(self, task_id: str, token: str, reason: str = "", *, begun: bool = False) -> None:
         """No."""
         raise self.error
 

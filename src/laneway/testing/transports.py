@@ -22,28 +22,19 @@ import asyncio
 import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, Protocol, TypeVar
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, TypeVar
 
 from laneway.errors import ConflictError, LanewayError, LeaseLostError, TransportUnavailableError, UsageError
-from laneway.external import RESULT_MAX, ExternalTaskResult, Lease
-from laneway.kernel.mailroom import Mailroom, Rules
-from laneway.kernel.task_entries import TaskOrder
+from laneway.external import RESULT_MAX, ExternalTaskResult, Lease, Progress
 from laneway.ports import Transport
 from laneway.records import Effect
-from laneway.rows import Owner
-from laneway.runtime.mail_engine import MailEngine
-from laneway.runtime.task_desk import TaskDesk
-from laneway.stores.memory import MemoryStore
-from laneway.system import HostEnv
-from laneway.transports.wire import Desk, serve
+from laneway.testing.transport_stage import LONG_MS, DeskStage, OpenStage, TransportStage, Wire, desk_stage
 
 __all__ = ("TRANSPORT_CHECKS", "DeskStage", "OpenStage", "TransportStage", "Wire", "check_transport", "desk_stage")
 
 T = TypeVar("T")
 
-OWNER: Final = Owner("default", "default", "conformance")
-LONG_MS: Final = 600_000
 PATIENCE_S: Final = 20  # what a check may take beside the leases whose ends it waits for
 DONE: Final = ExternalTaskResult(result={"output": "done"})
 PAYLOADS: Final[tuple[dict[str, Any], ...]] = (
@@ -64,130 +55,6 @@ RESULTS: Final[tuple[Any, ...]] = (
 )
 
 
-class TransportStage(Protocol):
-    """What the checks need."""
-
-    lease_ms: int
-    """How long leases are here: short where time is real, but far longer than an answer takes."""
-
-    def connect(self) -> Transport:
-        """A new connection of a worker, by the transport that is checked."""
-
-    async def put(self, task_id: str, effect: str = "read", **facts: Any) -> None:
-        """A task that can be claimed: `lane`, `command_type`, `payload` and so on as `TaskOrder` has them."""
-
-    def withdraw(self, task_id: str) -> None:
-        """Nobody wants a task any more."""
-
-    async def state(self, task_id: str) -> str:
-        """The state of a task, as the host sees it."""
-
-    async def result(self, task_id: str) -> ExternalTaskResult | None:
-        """The result of a task that has ended."""
-
-    async def passing(self, ms: int) -> None:
-        """Let time pass."""
-
-    async def raw(self, frame: str) -> str:
-        """What the host answers to a frame of anybody."""
-
-
-OpenStage = Callable[[], AbstractAsyncContextManager[TransportStage]]
-"""A new stage, without tasks."""
-
-Wire = Callable[[Desk], AbstractAsyncContextManager[Callable[[], Transport]]]
-"""Both ends of a transport: listens for a desk, and yields what connects a worker to it."""
-
-
-class DeskStage:
-    """A stage over a desk in this process; `connect` makes a transport to it."""
-
-    def __init__(
-        self,
-        desk: TaskDesk,
-        connect: Callable[[], Transport],
-        *,
-        lease_ms: int = 1_000,
-        raw: Callable[[str], Awaitable[str]] | None = None,
-    ) -> None:
-        self.desk = desk
-        self.lease_ms = lease_ms
-        self.connect = connect
-        self._raw = raw
-
-    async def put(self, task_id: str, effect: str = "read", **facts: Any) -> None:
-        """A task that can be claimed."""
-        order: dict[str, Any] = {
-            "owner": OWNER,
-            "lane": "execute",
-            "command_type": "bash",
-            "payload": {},
-            "timeout_ms": LONG_MS,
-            "lease_ms": self.lease_ms,
-            "key": f"key-{task_id}",
-            **facts,
-        }
-        await self.desk.post(TaskOrder(task_id=task_id, effect=Effect(effect), **order))
-
-    def withdraw(self, task_id: str) -> None:
-        """Nobody wants a task any more."""
-        self.desk.withdraw(task_id, "the check says so")
-
-    async def state(self, task_id: str) -> str:
-        """The state of a task."""
-        self.desk.tasks()  # what has run out of time by now has ended
-        entry = await self.desk.find(task_id)
-        return entry.state.value if entry is not None else "nothing"
-
-    async def result(self, task_id: str) -> ExternalTaskResult | None:
-        """The result of a task that has ended."""
-        return (await self.desk.outcome(task_id)).result
-
-    async def passing(self, ms: int) -> None:
-        """Let time pass: of a real loop, or of a simulated one."""
-        await asyncio.sleep(ms / 1000)
-
-    async def raw(self, frame: str) -> str:
-        """What the host answers."""
-        return await (self._raw(frame) if self._raw is not None else serve(self.desk, frame))
-
-
-def desk_stage(wire: Wire, *, lease_ms: int = 1_000, host: HostEnv | None = None) -> OpenStage:
-    """What sets the stage of each check: a new desk in this process, and a new wire to it.
-
-    `lease_ms` is short, because checks wait for the ends of leases, and far more than an answer takes. Take a `host`
-    whose clock is that of the loop if time is simulated.
-    """
-
-    @asynccontextmanager
-    async def stage() -> AsyncIterator[TransportStage]:
-        async with _desk(host or HostEnv()) as desk, wire(desk) as connect:
-            try:
-                yield DeskStage(desk, connect, lease_ms=lease_ms)
-            finally:
-                desk.close()  # first: a wire that waits for its questions to end would wait for claims
-
-    return stage
-
-
-@asynccontextmanager
-async def _desk(host: HostEnv) -> AsyncIterator[TaskDesk]:
-    """A desk whose tasks are nobody's: there are no sessions and no lanes here."""
-    rows = MemoryStore()
-    mailroom = Mailroom(Rules(), next_seq=rows.next_seq)
-    options: dict[str, Any] = {"store": rows, "clock": host.clock, "ids": host.ids, "workspace": OWNER.workspace}
-    engine = MailEngine(mailroom, **options, lanes=None, handler=_nobody)
-    await engine.open()
-    try:
-        yield TaskDesk(engine)
-    finally:
-        await engine.close(0)
-
-
-async def _nobody(_turn: object) -> None:
-    """No messages here."""
-
-
 # ---- small steps ----
 
 
@@ -198,7 +65,7 @@ class _Noted:
         self.lease_ms = stage.lease_ms
         self.put, self.withdraw = stage.put, stage.withdraw
         self.state, self.result = stage.state, stage.result
-        self.passing, self.raw = stage.passing, stage.raw
+        self.passing, self.raw, self.progress = stage.passing, stage.raw, stage.progress
         self._connect = stage.connect
         self._opened = opened
 
@@ -628,12 +495,114 @@ async def check_a_claim_that_was_given_up_takes_nothing(stage: TransportStage) -
 
 
 @_tidy
+async def check_labels_decide_who_gets_a_task(stage: TransportStage) -> None:
+    """A task goes to a worker that has every label it needs; what else a worker has does not matter."""
+    await stage.put("plain")
+    await stage.put("picky", labels=("gpu", "os=linux"))
+    worker = stage.connect()
+    assert _ids(await worker.claim("w", labels=["gpu"], limit=9)) == ["plain"]
+    assert _ids(await worker.claim("w", labels=["os=linux", "os=mac"], limit=9)) == []
+    async with _asking(stage.connect().claim("able", labels=["gpu", "big", "os=linux"], wait_ms=LONG_MS)) as able:
+        [lease] = await _soon(stage, able, "a worker that has all labels has to get the task")
+        assert lease.task.task_id == "picky"
+        assert sorted(lease.task.labels) == ["gpu", "os=linux"]
+    async with _asking(worker.claim("poor", wait_ms=LONG_MS)) as poor:
+        await stage.passing(20)
+        async with _asking(stage.connect().claim("rich", labels=["tpu"], wait_ms=LONG_MS)) as rich:
+            await stage.passing(20)
+            await stage.put("next", labels=("tpu",))
+            assert _ids(await _soon(stage, rich, "a claim that waits has to be woken by a task it can do")) == ["next"]
+        assert not poor.done()
+
+
+@_tidy
+async def check_a_worker_may_name_its_workspaces(stage: TransportStage) -> None:
+    """By the name that a task says."""
+    await stage.put("t")
+    worker = stage.connect()
+    first = await _take(worker)
+    await worker.release("t", first.token)
+    second = await _take(worker, workspaces=[first.task.workspace_name])
+    assert second.task.workspace_name == first.task.workspace_name
+
+
+@_tidy
+async def check_a_worker_may_wish_for_a_lease(stage: TransportStage) -> None:
+    """A shorter one, or a longer one once it has begun: who takes a task and does nothing keeps it no longer."""
+    worker = stage.connect()
+    for name, wish_ms in (("short", stage.lease_ms // 2), ("long", stage.lease_ms * 5)):
+        await stage.put(name)
+        lease = await _take(worker, lease_ms=wish_ms)
+        assert lease.lease_ms == wish_ms
+        await worker.start(name, lease.token)
+    await stage.put("idle")
+    idle = await _take(worker, lease_ms=stage.lease_ms * 5)
+    await stage.passing(stage.lease_ms * 3 // 4)
+    assert await stage.state("short") == "pending"
+    assert await stage.state("idle") == "leased"
+    await stage.passing(stage.lease_ms // 2)
+    assert await stage.state("idle") == "pending", "before the start no lease is longer than that of the task"
+    await _refuses(LeaseLostError, worker.start("idle", idle.token))
+    assert await stage.state("long") == "started"
+    assert await worker.complete("long", lease.token, DONE) is True
+
+
+@_tidy
+async def check_progress_arrives(stage: TransportStage) -> None:
+    """How far a task is goes with a sign of life; one that says nothing of it changes nothing."""
+    worker, lease = await _begin(stage, "t")
+    assert await stage.progress("t") is None
+    for said in (Progress("12 of 40\n\U0001f469", 30), Progress(percent=99.5), Progress("nearly")):
+        assert await worker.heartbeat("t", lease.token, said) is True
+        assert await stage.progress("t") == said
+        assert await worker.heartbeat("t", lease.token) is True
+        assert await stage.progress("t") == said
+    await _refuses(LeaseLostError, worker.heartbeat("t", "nonsense", Progress("forged")))
+    assert await stage.progress("t") == Progress("nearly")
+
+
+@_tidy
+async def check_what_has_begun_can_be_given_back(stage: TransportStage) -> None:
+    """By a worker that stops: anything but a write goes to another one at once, and nobody knows of a write."""
+    for effect, state in (("read", "pending"), ("idempotent", "pending"), ("write", "unknown")):
+        worker, lease = await _begin(stage, effect, effect)
+        await worker.release(effect, lease.token, "it stops", begun=True)
+        assert await stage.state(effect) == state
+        await worker.release(effect, lease.token, "it stops", begun=True)  # saying it twice is saying it once
+        if state == "pending":
+            await _refuses(LeaseLostError, worker.heartbeat(effect, lease.token))
+            again = await _take(stage.connect(), "another")
+            assert (again.task.task_id, again.task.attempt) == (effect, 2)
+    assert await stage.connect().claim("another", limit=9) == []
+
+
+@_tidy
+async def check_a_worker_may_say_what_it_is(stage: TransportStage) -> None:
+    """For the list of workers; it changes nothing."""
+    await stage.put("t")
+    about = {"instance": "i-1", "concurrency": 4, "version": "1.2", "host": "höst", "pid": 77}
+    assert (await _take(stage.connect(), about=about)).task.task_id == "t"
+
+
+@_tidy
 async def check_what_makes_no_sense_is_refused(stage: TransportStage) -> None:
     """The error is the caller's, and nothing has changed."""
     await stage.put("t")
     worker = stage.connect()
     nonsense: Any
-    for nonsense in ({"limit": 0}, {"limit": "2"}, {"wait_ms": -1}, {"lanes": "execute"}, {"commands": [7]}):
+    for nonsense in (
+        {"limit": 0},
+        {"limit": "2"},
+        {"wait_ms": -1},
+        {"lanes": "execute"},
+        {"commands": [7]},
+        {"labels": "gpu"},
+        {"labels": [7]},
+        {"workspaces": "default"},
+        {"lease_ms": 0},
+        {"lease_ms": "1"},
+        {"about": "me"},
+    ):
         await _refuses(UsageError, worker.claim("w", **nonsense))
     await _refuses(UsageError, worker.claim(""))
     lease = await _take(worker)
@@ -744,6 +713,12 @@ TRANSPORT_CHECKS: Final[tuple[Check, ...]] = (
     check_tasks_are_spread_over_those_who_wait,
     check_a_claim_that_is_given_up_costs_no_task,
     check_a_claim_that_was_given_up_takes_nothing,
+    check_labels_decide_who_gets_a_task,
+    check_a_worker_may_name_its_workspaces,
+    check_a_worker_may_wish_for_a_lease,
+    check_progress_arrives,
+    check_what_has_begun_can_be_given_back,
+    check_a_worker_may_say_what_it_is,
     check_what_makes_no_sense_is_refused,
     check_garbage_is_answered_with_an_error_that_names_the_field,
     check_closing_one_connection_leaves_the_others,
