@@ -327,7 +327,7 @@ async def test_stop_with_nothing_to_stop_says_so() -> None:
     async with new_inbox() as inbox:
         reply = await inbox.command(S, "/stop") or ""
         assert reply
-        assert (await inbox.stop(S)) == (0, 0, 0, 0)
+        assert (await inbox.stop(S)) == (0, 0, 0, 0, 0)
 
 
 @staged

@@ -103,7 +103,7 @@ async def test_a_stop_ends_what_runs_and_what_waits(tmp_path: Path) -> None:
         assert (stopped["waiting"], stopped["turns"]) == (1, 1)
         await ended(stage, first["message_id"], second["message_id"])
         again = await body_of(await stage.client.post("/v1/sessions/s1/stop"))
-        assert again == {"waiting": 0, "debounced": 0, "turns": 0, "children": 0}
+        assert again == {"waiting": 0, "debounced": 0, "turns": 0, "children": 0, "calls": 0}
 
 
 async def test_sessions_that_are_not_in_memory_are_read_from_the_store(tmp_path: Path) -> None:

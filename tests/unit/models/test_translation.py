@@ -62,9 +62,10 @@ def test_an_answer_with_nothing_in_it_is_left_out() -> None:
 def test_every_result_that_is_no_success_is_marked(status: ResultStatus) -> None:
     (request,) = messages(Results(results=(ToolResult(call_id="c", name="t", output="out", status=status),)))
     part = request.parts[0]
-    assert (part.outcome == "failed") is (status is not ResultStatus.OK)
+    fine = (ResultStatus.OK, ResultStatus.BACKGROUND)  # what goes on in the background has not failed
+    assert (part.outcome == "failed") is (status not in fine)
     assert part.content.endswith("out")
-    assert (f"[{status}]" in part.content) is (status not in (ResultStatus.OK, ResultStatus.ERROR))
+    assert (f"[{status}]" in part.content) is (status not in (*fine, ResultStatus.ERROR))
 
 
 def test_reasoning_that_belongs_to_nobody_is_not_sent() -> None:
