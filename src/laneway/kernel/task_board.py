@@ -495,7 +495,8 @@ class TaskBoard:
         self._change(entry, TaskChange.GIVE_BACK)
         entry.token, entry.confirmed, entry.granted_ms, entry.progress = "", False, 0, None
         entry.lease_number += 1
-        self._line_up(entry)
+        if self.live.get(entry.task_id) is entry:  # else its session is closed: only the store has it
+            self._line_up(entry)
 
     def _finish(self, entry: TaskEntry, result: ExternalTaskResult, wall: int) -> None:
         entry.result = result

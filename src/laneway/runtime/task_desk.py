@@ -50,6 +50,16 @@ Listener = Callable[[TaskNews], None]
 SAVE_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 
 
+class _Saving:
+    """An end on its way to the disk, and what to tell when it is there."""
+
+    __slots__ = ("entry", "kinds")
+
+    def __init__(self, entry: TaskEntry, *kinds: str) -> None:
+        self.entry = entry
+        self.kinds = kinds
+
+
 class TaskDesk:
     """The external tasks of one host. Everything here belongs to the loop of its engine."""
 
@@ -60,7 +70,7 @@ class TaskDesk:
         self.hall.add(self)
         self._listeners: dict[Owner, Listener] = {}
         self._waiting: dict[str, list[asyncio.Future[TaskEnd]]] = {}  # by task
-        self._unsaved: dict[str, tuple[TaskEntry, str]] = {}  # ends that are not on disk yet, and what to tell then
+        self._unsaved: dict[str, _Saving] = {}  # ends that are not on disk yet
         self._flying: set[str] = set()  # those of them that are on their way
         self._stumbles = 0
         self._saving: asyncio.TimerHandle | None = None
@@ -341,6 +351,8 @@ class TaskDesk:
 
     def _back(self, news: TaskNews) -> None:
         """A task has gone back to those that wait."""
+        if not news.entry.is_live:
+            return  # its time has run out since then, at the same tick: that is told
         self._engine.journal.touch(news.entry.owner, news.entry)
         self._tell(news)
         self.hall.serve(self, news.entry)
@@ -353,24 +365,28 @@ class TaskDesk:
             except Exception:  # noqa: BLE001 - what one session does with the news must not cost others theirs
                 _log.exception("a listener to the tasks of %s raised", news.entry.owner)
 
-    def _save_end(self, entry: TaskEntry, kind: str) -> None:
+    def _save_end(self, entry: TaskEntry, *kinds: str) -> None:
         """Write an end down; whoever waits for it hears of it when it is on disk."""
         if isinstance(entry.holder, WorkerRecord):
             entry.holder.held.pop(entry.task_id, None)
-        self._unsaved[entry.task_id] = entry, kind
+        before = self._unsaved.get(entry.task_id)
+        if before is not None and before.entry is entry:  # settled before its end is on disk: one row has both
+            kinds = tuple(dict.fromkeys((*before.kinds, *kinds)))
+        saving = self._unsaved[entry.task_id] = _Saving(entry, *kinds)
         self._flying.add(entry.task_id)
         self._engine.journal.touch(entry.owner, entry)
-        self._engine.journal.after(entry.owner, functools.partial(self._saved, entry))
+        self._engine.journal.after(entry.owner, functools.partial(self._saved, saving))
 
-    def _saved(self, entry: TaskEntry, error: Exception | None) -> None:
-        kept, kind = self._unsaved.get(entry.task_id, (None, ""))
-        if kept is not entry:
-            return  # it was told already, or begun anew
+    def _saved(self, saving: _Saving, error: Exception | None) -> None:
+        entry = saving.entry
+        if self._unsaved.get(entry.task_id) is not saving:
+            return  # it was told already, or begun anew, or has changed since: that is on its way
         self._flying.discard(entry.task_id)
         if error is None:
             del self._unsaved[entry.task_id]
             self._stumbles = 0
-            self._tell(TaskNews(kind, entry))
+            for kind in saving.kinds:
+                self._tell(TaskNews(kind, entry))
             for waiter in self._waiting.get(entry.task_id, ()):
                 if not waiter.done():
                     waiter.set_result(entry.end)
@@ -386,18 +402,19 @@ class TaskDesk:
 
     def _save_again(self) -> None:
         self._saving = None
-        for entry, kind in list(self._unsaved.values()):
-            self._save_end(entry, kind)
+        for saving in list(self._unsaved.values()):
+            self._save_end(saving.entry)
 
     def _is_being_saved(self, entry: TaskEntry) -> bool:
-        return self._unsaved.get(entry.task_id, (None, ""))[0] is entry
+        saving = self._unsaved.get(entry.task_id)
+        return saving is not None and saving.entry is entry
 
     async def _landed(self, entry: TaskEntry) -> None:
         """Wait until the end of a task is on disk; raises what the store says."""
         if not self._is_being_saved(entry):
             return
         if entry.task_id not in self._flying:  # it was refused before; whoever says it again may wait for it
-            self._save_end(entry, self._unsaved[entry.task_id][1])
+            self._save_end(entry)
         await self._engine.journal.committed(entry.owner)
 
     def _fail_waiting(self, task_id: str, error: Exception) -> None:
