@@ -23,9 +23,10 @@ def sim(
     seed: Annotated[int | None, typer.Option(help="Run this one seed.")] = None,
     seconds: Annotated[float, typer.Option(help="Run fresh seeds for this long.")] = 5.0,
     tier: Annotated[
-        Literal["kernel", "engine", "mailroom", "mail", "agent", "gates", "all"],
+        Literal["kernel", "engine", "mailroom", "mail", "agent", "gates", "workers", "all"],
         typer.Option(
-            help="Lanes: kernel or engine. Inbox: mailroom or mail. Agents: agent; with gates: gates. Or all."
+            help="Lanes: kernel or engine. Inbox: mailroom or mail. Agents: agent; with gates: gates. "
+            "Workers and their network: workers. Or all."
         ),
     ] = "all",
     trace: Annotated[bool, typer.Option("--trace", help="Print every transition.")] = False,

@@ -24,6 +24,11 @@
 - `mail_tier`    tier `mail`: `Inbox` through the users' door, with crashes
 - `agent_world`  what a seed decides for agents: sessions, models, tools, perils
 - `agent_tier`   tier `agent`: sessions through the users' door, with crashes
+- `workers_world` what a seed decides for workers: tasks, workers, their network, perils
+- `workers_network` frames that are lost, doubled, late and cut off; processes that die alone
+- `workers_liars` workers that say whatever they like
+- `workers_laws` the laws of leases, outcomes and routing, from what the host says and writes
+- `workers_tier` tier `workers`: a hall, its desks and real workers, with crashes on both sides
 - `campaign`     many seeds for a while
 - `trace`        lines, their hash, and a failure that can be replayed
 """

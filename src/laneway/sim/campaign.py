@@ -13,10 +13,11 @@ from laneway.sim.kernel_tier import run_kernel_seed
 from laneway.sim.mail_kernel_tier import run_mailroom_seed
 from laneway.sim.mail_tier import run_mail_seed
 from laneway.sim.trace import Outcome, Tier, Trace
+from laneway.sim.workers_tier import run_workers_seed
 
 __all__ = ("TIERS", "Summary", "run_for", "run_seed")
 
-TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail", "agent", "gates")
+TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail", "agent", "gates", "workers")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +62,8 @@ def run_seed(seed: int, tier: Tier, trace: Trace | None = None) -> Outcome:
             return run_agent_seed(seed, trace=trace)
         case "gates":
             return run_gates_seed(seed, trace=trace)
+        case "workers":
+            return run_workers_seed(seed, trace=trace)
         case _:
             assert_never(tier)
 

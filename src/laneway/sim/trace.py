@@ -13,7 +13,7 @@ from typing import Literal
 
 __all__ = ("Outcome", "SimFailedError", "Tier", "Trace")
 
-Tier = Literal["kernel", "engine", "mail", "mailroom", "agent", "gates"]
+Tier = Literal["kernel", "engine", "mail", "mailroom", "agent", "gates", "workers"]
 TAIL = 40
 
 
