@@ -1,8 +1,9 @@
 """One task in the hands of a worker, from the lease to the last word about it.
 
 Nothing is begun before the host has answered that it may begin. While it is done, the host gets a sign of life three
-times within each lease; when a handler has said how far it is, the next one comes at once, but not more than about
-once a second, and only the latest word is sent. By the answer the worker learns that nobody wants the task any more.
+times within each lease. When a handler has said how far it is, the next one comes at once, but not more than about once
+a second, not for what is over in a moment, and only with the latest word. By the answer the worker learns that nobody
+wants the task any more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _log = logging.getLogger("laneway")
 Does = Callable[[ExternalTask], Awaitable[object]]
 BEATS = 3  # in each lease
 NEWS_S = 1.0  # between two signs of life that tell news
+FIRST_NEWS_S = 0.25  # from the begin on: what is done by then needs no sign of life
 NOT_BEGUN = "the worker could not reach its host in time, and did not begin"
 
 
@@ -77,7 +79,7 @@ class Work:
         self._run: asyncio.Task[ExternalTaskResult | None] | None = None
         self._timer: asyncio.TimerHandle | None = None  # until the next sign of life
         self._beating: asyncio.Task[None] | None = None  # while one is on its way
-        self._beat_s = float("-inf")  # when the last one was sent
+        self._beat_s = 0.0  # when the last one was sent
         self._news: Progress | None = None  # which the host has not heard
         self._is_told = False  # the loop knows that there is news, or will in a moment
 
@@ -127,6 +129,7 @@ class Work:
     async def _work(self, does: Does) -> End:
         """It may begin: work, show signs of life, and say what became of it."""
         run = self._run = self._loop.create_task(self._done(does), name=f"laneway-work {self.task_id}")
+        self._beat_s = self._loop.time() + FIRST_NEWS_S - NEWS_S
         self._beat_later()
         try:
             await asyncio.wait([run])

@@ -240,6 +240,9 @@ class Worker:
         self._hands.threads = ThreadPoolExecutor(self._width + 4, thread_name_prefix=THREADS)
         self._counters = [_Counter(lanes, width) for lanes, width in self._widths]
         _log.info("worker %s asks for %s", self.name, ", ".join(self._asks_for["commands"]))
+        if self._hands.sandbox is not None and self._hands.handlers:
+            said = "worker %s: the sandbox confines commands of tools; these handlers run as they are: %s"
+            _log.warning(said, self.name, ", ".join(self._hands.handlers))
         try:
             await self._take_all(self._line)
             await self._drained()
@@ -315,7 +318,7 @@ class Worker:
         while not self._is_stopping:
             counter.changed.clear()
             free = counter.width - counter.busy
-            if not free:
+            if free <= 0:  # a host may have given more than it was asked for
                 await counter.changed.wait()
                 continue
             try:

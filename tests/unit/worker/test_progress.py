@@ -31,8 +31,8 @@ def telling(on: Bench, *words: tuple[int, str]) -> Worker:
 async def test_the_first_word_brings_a_sign_of_life_forward() -> None:
     async with bench() as on, telling(on, (10, "half")):
         await on.put("t", lease_ms=30_000)
-        await passing(15)
-        assert [(at <= 12, word) for at, word in on.line.news] == [(True, Progress("half"))]
+        await passing(300)
+        assert [(at <= 260, word) for at, word in on.line.news] == [(True, Progress("half"))]
         assert (await on.desk.find("t")) is not None
         [task] = on.desk.tasks()
         assert task.progress == {"text": "half", "percent": None}
@@ -48,6 +48,20 @@ async def test_many_words_are_sent_once_a_second_and_only_the_last_of_them() -> 
         assert 5 <= len(times) <= 7
         assert on.line.news[-1][1] == Progress("step 499"), "the last word is never lost"
         assert on.line.times("heartbeat") == len(times), "without news, this lease needs a sign in ten seconds"
+
+
+@staged
+async def test_what_is_over_in_a_moment_needs_no_sign_of_life() -> None:
+    async def tell(task: ExternalTask) -> str:
+        task.progress_is("begun")
+        await passing(200)
+        task.progress_is("nearly")
+        return "done"
+
+    async with bench() as on, on.worker(handlers={"bash": tell}):
+        await on.put("t", lease_ms=30_000)
+        assert (await on.did()).result == "done"
+        assert on.line.times("heartbeat") == 0
 
 
 @staged
