@@ -23,6 +23,7 @@ _log = logging.getLogger("laneway")
 
 SHOWN: Final = 20
 TEXT: Final = 60
+ID: Final = 13
 
 
 class _Above(io.TextIOBase):
@@ -55,6 +56,8 @@ class WorkerScreen:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
+            refresh_per_second=4,
+            redirect_stdout=False,  # it may be a file
         )
         self._shown: dict[str, TaskID] = {}
 
@@ -95,7 +98,7 @@ class WorkerScreen:
 
     def _begin(self, task: ExternalTask) -> None:
         if self._has_bars and len(self._shown) < SHOWN:
-            what = line(f"{task.command_type} {task.task_id}", TEXT)
+            what = line(f"{task.command_type} {task.task_id[:ID]}", TEXT)
             self._shown[task.task_id] = self.bars.add_task(what, total=None, said="")
 
     def _move(self, news: WorkerNews) -> None:
