@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from laneway.records import Effect
 from laneway.rows import Owner
 
-__all__ = ("Errand", "LinkWorld", "WorkerWorld", "WorkersWorld", "draw_workers_world")
+__all__ = ("LIES", "Errand", "LinkWorld", "WorkerWorld", "WorkersWorld", "draw_workers_world")
 
 CHANCES: dict[str, float] = {
     # the store
