@@ -115,6 +115,7 @@ class Worker:
         host: HostEnv | None = None,
     ) -> None:
         given = {**locals()}
+        # As it was made: `copy` and the command line make others like it.
         self.given: dict[str, Any] = {name: given[name] for name in given if name not in ("self", "transport")}
         if tools is not None and not isinstance(tools, str | Mapping) and isinstance(tools, Iterable):
             tools = self.given["tools"] = list(tools)  # it may be read only once, and `copy` reads it again
