@@ -52,6 +52,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "session stop": ("session", "stop", GONE),
     "task ls": ("task", "ls"),
     "task show": ("task", "show", GONE),
+    "task complete": ("task", "complete", GONE, "--result", "x"),
+    "worker ls": ("worker", "ls"),
     "dlq ls": ("dlq", "ls"),
     "dlq show": ("dlq", "show", GONE),
     "dlq edit": ("dlq", "edit", GONE, "--text", "x"),

@@ -12,7 +12,14 @@ from laneway.cli.credentials import ASK, token_of
 from laneway.cli.tables import line
 from laneway.errors import LanewayError
 
-__all__ = ("complete_approval", "complete_lane", "complete_message", "complete_run", "complete_session")
+__all__ = (
+    "complete_approval",
+    "complete_lane",
+    "complete_message",
+    "complete_run",
+    "complete_session",
+    "complete_task",
+)
 
 TIMEOUT_S: Final = 0.7
 MOST: Final = 1_000
@@ -45,6 +52,11 @@ def complete_lane(incomplete: str) -> list[tuple[str, str]]:
 def complete_approval(incomplete: str) -> list[tuple[str, str]]:
     """Requests for approval."""
     return _matching(incomplete, ((item["approval_id"], item["action"]) for item in _items("/approvals")))
+
+
+def complete_task(incomplete: str) -> list[tuple[str, str]]:
+    """External tasks that have not ended."""
+    return _matching(incomplete, ((item["task_id"], f"{item['tool']}, {item['state']}") for item in _items("/tasks")))
 
 
 def _matching(incomplete: str, found: Any) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ lane_app = typer.Typer(help="Lanes: how full they are, how wide they may be.", n
 LaneArgument = Annotated[str, typer.Argument(help="The lane.", autocompletion=complete_lane)]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")]
 WIDE = 100_000
+TASKS = "Calls that somebody else makes"
 COLUMNS = ("lane", "state", ">running", ">width", ">waiting", ">oldest", ">done", ">failed")
 
 
@@ -31,6 +32,15 @@ class Handling(StrEnum):
     INTERNAL = "internal"
     EXTERNAL = "external"
     HYBRID = "hybrid"
+
+
+class Sticky(StrEnum):
+    """Whose tasks would like to go to the same worker."""
+
+    SESSION = "session"
+    WORKSPACE = "workspace"
+    TENANT = "tenant"
+    NONE = "none"
 
 
 @lane_app.command("ls", cls=Asking)
@@ -75,6 +85,13 @@ def _width(concurrency: int) -> str:
 
 
 def _state(lane: dict[str, Any], now_ms: int) -> str:
+    """How it is; and who makes its calls, if that is not this process alone."""
+    mode = lane.get("mode")
+    by = "" if mode in (None, Handling.INTERNAL) else f", {mode}"
+    return f"{_how(lane, now_ms)}{by}"
+
+
+def _how(lane: dict[str, Any], now_ms: int) -> str:
     if lane["paused"]:
         return "paused"
     if lane["closed_until_ms"]:
@@ -91,15 +108,79 @@ def set_(
     timeout_ms: Annotated[
         int | None, typer.Option("--timeout-ms", min=1, help="For whoever makes its calls elsewhere.")
     ] = None,
+    lease_ms: Annotated[
+        int | None, typer.Option("--lease-ms", min=1, help="How long a worker may be silent.", rich_help_panel=TASKS)
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            help="What a worker must have to be given its tasks; may be given more than once. '' takes all away.",
+            rich_help_panel=TASKS,
+            metavar="LABEL",
+        ),
+    ] = None,
+    sticky: Annotated[
+        Sticky | None,
+        typer.Option("--sticky", help="Whose tasks would like to go to the same worker.", rich_help_panel=TASKS),
+    ] = None,
+    sticky_ms: Annotated[
+        int | None,
+        typer.Option("--sticky-ms", min=0, help="How long such a task waits for that worker.", rich_help_panel=TASKS),
+    ] = None,
+    fallback: Annotated[
+        bool | None,
+        typer.Option(
+            "--fallback/--no-fallback", help="Run a call here that nobody has taken in time.", rich_help_panel=TASKS
+        ),
+    ] = None,
+    ordered: Annotated[
+        bool | None,
+        typer.Option(
+            "--ordered/--no-ordered",
+            help="Whether the calls of one answer go out one after another.",
+            rich_help_panel=TASKS,
+        ),
+    ] = None,
+    background_after_ms: Annotated[
+        str | None,
+        typer.Option(
+            "--background-after-ms",
+            help="After how long a call goes on in the background, if its tool allows that; or never.",
+            rich_help_panel=TASKS,
+            metavar="MS|never",
+        ),
+    ] = None,
     reason: ReasonOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Change a lane until the server ends; the bare name of a tool lane means that lane of every session."""
-    wanted: dict[str, Any] = {"concurrency": concurrency, "mode": mode, "timeout_ms": timeout_ms}
+    wanted: dict[str, Any] = {
+        "concurrency": concurrency,
+        "mode": mode,
+        "timeout_ms": timeout_ms,
+        "lease_ms": lease_ms,
+        "labels": None if labels is None else [each for each in labels if each],
+        "sticky": None if sticky is None else "" if sticky is Sticky.NONE else sticky,
+        "sticky_ms": sticky_ms,
+        "fallback": fallback,
+        "ordered": ordered,
+    }
     change = {name: value for name, value in wanted.items() if value is not None}
+    if background_after_ms is not None:
+        change["background_after_ms"] = _after(background_after_ms)
     if not change:
-        raise UsageError("nothing is to be changed", hint="--concurrency, --mode or --timeout-ms")
+        raise UsageError("nothing is to be changed", hint="--concurrency, --mode or --timeout-ms, for example")
     _change(ctx, lane, change, reason, "was changed", as_json=as_json)
+
+
+def _after(said: str) -> int | None:
+    """A time in milliseconds, or never."""
+    if said.strip().casefold() == "never":
+        return None
+    if not (said.isascii() and said.isdecimal()):
+        raise UsageError(f"--background-after-ms is a number of milliseconds or never, not {said!r:.80}")
+    return int(said)
 
 
 @lane_app.command("pause", cls=Asking)

@@ -285,36 +285,40 @@ class StoreReader:
             items.append({**facts, **json.loads(row.body)})
         return _page(items)
 
-    def tasks(self, **_: Any) -> dict[str, Any]:
-        """The external tasks that have not ended."""
-        return _page([self._task(row) for row in self._live(TASK)])
+    def tasks(self, *, limit: int = 200, after: str = "", **asked: str) -> dict[str, Any]:
+        """External tasks: those that have not ended, or those of one state."""
+        from laneway.gateway.task_facts import TaskQuery, task_facts
+
+        query = TaskQuery(**asked)
+        items: list[dict[str, Any]] = []
+        for row in self._task_rows(int(after or 0), live=not query.is_of_ended):
+            entry = decode_task(row)
+            if query.fits(entry):
+                items.append(task_facts(entry, 0))
+                if len(items) == limit:
+                    return _page(items, str(row.seq))
+        return _page(items)
+
+    def _task_rows(self, seq: int, *, live: bool) -> Iterator[StateRow]:
+        if live:
+            yield from (row for row in sorted(self._live(TASK), key=lambda row: row.seq) if row.seq > seq)
+            return
+        while True:
+            rows = self._rows.states(Owner(self._tenant, self.workspace), TASK, after_seq=seq, limit=PAGE)
+            yield from (row for row in rows if not row.live)
+            if len(rows) < PAGE:
+                return
+            seq = rows[-1].seq
 
     def task(self, task_id: str) -> dict[str, Any]:
         """One external task."""
+        from laneway.gateway.task_facts import result_facts, task_facts
+
         row = self._rows.state(TASK, task_id)
         if row is None or row.tenant != self._tenant:
             raise UnknownTaskError(f"there is no task {task_id!r}", hint="laneway task ls")
-        return self._task(row)
-
-    def _task(self, row: StateRow) -> dict[str, Any]:
-        task = decode_task(row).view(0)
-        return {
-            "task_id": task.task_id,
-            "session_key": row.session,
-            "workspace": row.workspace,
-            "run_id": task.run_id,
-            "lane": task.lane,
-            "tool": task.command_type,
-            "arguments": task.payload,
-            "effect": task.effect,
-            "state": task.state,
-            "worker": task.worker,
-            "attempt": task.attempt,
-            "created_ms": task.created_at,
-            "timeout_ms": task.timeout_ms,
-            "remaining_ms": 0,
-            "idempotency_key": task.idempotency_key,
-        }
+        entry = decode_task(row)
+        return {**task_facts(entry, 0), **result_facts(entry)}
 
     def dead_letters(self, *, limit: int = 200, after: str = "") -> dict[str, Any]:
         """The messages whose run could not be begun."""

@@ -15,6 +15,7 @@ from laneway.cli.reach import JsonOption, read
 from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, clean, console, line, print_json, table, until
 from laneway.cli.watching import WatchOption, watched
+from laneway.cli.workers_list import worker_line
 from laneway.errors import DeniedError, NotFoundError
 from laneway.system import SystemClock
 
@@ -58,6 +59,7 @@ def gathered(source: Source) -> dict[str, Any]:
         "waiting": waiting[:WAITING_SHOWN],
         "approvals": source.get("/approvals")["items"],
         "lanes": _lanes(source),
+        "workers": _workers(source),
     }
 
 
@@ -104,6 +106,13 @@ def _lanes(source: Source) -> list[dict[str, Any]] | None:
         return None
 
 
+def _workers(source: Source) -> list[dict[str, Any]]:
+    """Those that were heard of lately; a server of an earlier version tells less of them, and of none here."""
+    if not isinstance(source, Server):
+        return []
+    return [each for each in source.items("/workers") if "health" in each]
+
+
 def shown(found: dict[str, Any]) -> RenderableType:
     """The screen."""
     now_ms = SystemClock().wall_ms()
@@ -113,6 +122,8 @@ def shown(found: dict[str, Any]) -> RenderableType:
         parts += [Text(), table(COLUMNS, lane_rows(found["lanes"]))]
     elif server["url"] is not None:
         parts += [Text(), Text(LANES_HIDDEN, style="dim")]
+    if found.get("workers"):
+        parts += [Text(), Text(worker_line(found["workers"]), style="dim")]
     if sessions:
         rows = [
             (each["session_key"], each["state"], each["run_id"], each["waiting"] or "") for each in sessions[:SHOWN]

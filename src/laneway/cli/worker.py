@@ -8,6 +8,8 @@ import typer
 
 from laneway.cli.client import URL
 from laneway.cli.credentials import token_of
+from laneway.cli.reach import Asking
+from laneway.cli.workers_list import ls
 
 __all__ = ("worker_app",)
 
@@ -359,3 +361,6 @@ def run(
         maps=maps or (),
     )
     run_worker(reach, choice, limits, log_level="warning" if quiet else log_level, as_json=as_json, quiet=quiet)
+
+
+worker_app.command("ls", cls=Asking)(ls)

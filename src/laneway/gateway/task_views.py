@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from pydantic import Field
 
-from laneway.dialogue import compact_json
+from laneway.gateway.task_facts import result_facts, task_facts
 from laneway.gateway.views import View
-from laneway.kernel.task_entries import HELD, TaskEntry
+from laneway.kernel.task_entries import TaskEntry
 from laneway.runtime.worker_book import WorkerRecord
 
 __all__ = ("ProgressView", "TaskDetails", "TaskView", "WorkerView")
 
-RESULT_MAX: Final = 20_000
 HELD_SHOWN: Final = 100
 
 
@@ -66,45 +64,7 @@ class TaskDetails(TaskView):
     @classmethod
     def of(cls, entry: TaskEntry, now: int, why: str = "") -> TaskDetails:
         """A task with what came of it; a result that is long is cut."""
-        found = entry.result
-        if found is None:
-            return cls(**task_facts(entry, now, why))
-        result, is_cut = found.result, False
-        text = result if isinstance(result, str) else compact_json(result)
-        if len(text) > RESULT_MAX:
-            result, is_cut = text[:RESULT_MAX], True
-        error = found.error
-        if error is not None and len(error) > RESULT_MAX:
-            error, is_cut = error[:RESULT_MAX], True
-        return cls(**task_facts(entry, now, why), result=result, error=error, result_cut=is_cut)
-
-
-def task_facts(entry: TaskEntry, now: int, why: str = "") -> dict[str, Any]:
-    """What there is to say of a task."""
-    progress, is_held = entry.progress, entry.state in HELD
-    return {
-        "task_id": entry.task_id,
-        "session_key": entry.owner.session,
-        "workspace": entry.owner.workspace,
-        "run_id": entry.run_id,
-        "lane": entry.lane,
-        "tool": entry.command_type,
-        "arguments": json.loads(entry.payload),
-        "effect": entry.effect.value,
-        "state": entry.state.value,
-        "worker": entry.worker if is_held or not entry.is_live else "",
-        "attempt": entry.attempt,
-        "created_ms": entry.created_ms,
-        "timeout_ms": entry.timeout_ms,
-        "remaining_ms": entry.remaining_ms(now) if entry.is_live else 0,
-        "idempotency_key": entry.key,
-        "labels": list(entry.labels),
-        "progress": None if progress is None else ProgressView(text=progress.text, percent=progress.percent),
-        "lease_left_ms": max(0, entry.lease_due - now) if is_held and entry.published else None,
-        "why": why,
-        "ended_ms": None if entry.is_live else entry.ended_ms,
-        "reason": "" if entry.is_live else entry.reason,
-    }
+        return cls(**task_facts(entry, now, why), **result_facts(entry))
 
 
 class WorkerView(View):

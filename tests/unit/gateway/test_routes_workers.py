@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from laneway.external import ExternalTaskResult, Progress
-from laneway.gateway.task_views import RESULT_MAX, WorkerView
+from laneway.gateway.task_facts import RESULT_MAX
+from laneway.gateway.task_views import WorkerView
 from laneway.kernel.task_entries import TaskEntry, TaskOrder, Wanted
 from laneway.models import call, say
 from laneway.records import Effect

@@ -10,8 +10,9 @@ from fastapi import Query
 from laneway.external import TaskState
 from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
-from laneway.gateway.lookup import find_task, in_family
+from laneway.gateway.lookup import find_task
 from laneway.gateway.routes.sessions import Limit
+from laneway.gateway.task_facts import TaskQuery
 from laneway.gateway.task_views import TaskDetails, TaskView
 from laneway.gateway.views import Page, router_of, seq_of
 from laneway.gateway.workspaces import Workspace
@@ -25,7 +26,6 @@ router = router_of("tasks")
 SCANNED_MAX = 20_000  # rows that one request looks through; the cursor goes on from there
 SCAN = 1_000
 
-Fits = Callable[[TaskEntry], bool]
 Name = Annotated[str, Query(max_length=200)]
 
 
@@ -47,23 +47,14 @@ async def ls(
 
     With the state of tasks that have ended a page may be short, or empty, and still have a `next`.
     """
-
-    def fits(entry: TaskEntry) -> bool:
-        return (
-            (state is None or entry.state is state)
-            and (not session or in_family(entry.owner.session, session))
-            and (not run or entry.run_id == run)
-            and (not lane or entry.lane == lane)
-            and (not tool or entry.command_type == tool)
-            and (not worker or entry.worker == worker)
-        )
-
-    if state is not None and state.is_final:
-        return await _ended(caller, workspace, fits, seq_of(after), limit)
+    asked = "" if state is None else state.value
+    query = TaskQuery(asked, session=session, run=run, lane=lane, tool=tool, worker=worker)
+    if query.is_of_ended:
+        return await _ended(caller, workspace, query, seq_of(after), limit)
     seq, items, cursor = seq_of(after), [], None
     explain, now = _why_of(workspace), workspace.inbox.engine.now()
     for entry in _live(caller, workspace):
-        if entry.seq > seq and fits(entry):
+        if entry.seq > seq and query.fits(entry):
             items.append(TaskView.of(entry, now, explain(entry)))
             if len(items) == limit:
                 cursor = str(entry.seq)
@@ -86,7 +77,7 @@ def _live(caller: Caller, workspace: Workspace) -> Iterator[TaskEntry]:
     yield from sorted(own, key=lambda entry: entry.seq)
 
 
-async def _ended(caller: Caller, workspace: Workspace, fits: Fits, seq: int, limit: int) -> Page[TaskView]:
+async def _ended(caller: Caller, workspace: Workspace, query: TaskQuery, seq: int, limit: int) -> Page[TaskView]:
     """Tasks that have ended, as the store has them."""
     owner, items = Owner(caller.tenant, workspace.name), []
     engine = workspace.inbox.engine
@@ -95,7 +86,7 @@ async def _ended(caller: Caller, workspace: Workspace, fits: Fits, seq: int, lim
         for row in rows:
             seq = row.seq
             entry = None if row.live else decode_task(row)
-            if entry is not None and fits(entry):
+            if entry is not None and query.fits(entry):
                 items.append(TaskView.of(entry, engine.now()))
                 if len(items) == limit:
                     return Page(items=items, next=str(seq))

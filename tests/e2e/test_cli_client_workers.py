@@ -1,0 +1,176 @@
+"""What operators see of external tasks and workers on the command line, and what they say of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from laneway.errors import LeaseLostError
+from laneway.external import Progress
+from laneway.models import ScriptedModel, call, say
+from laneway.runtime.task_hall import Guest
+from tests.cli_stage import CliStage, cli_stage
+from tests.routes_stage import EXTERNAL, ended, post, until
+
+ABOUT = {"instance": "i-1", "concurrency": 4, "host": "box", "version": "1"}
+
+
+@contextlib.asynccontextmanager
+async def waiting(folder: Path) -> AsyncIterator[tuple[CliStage, str, str]]:
+    """A server with a task that waits, its id, and the message that waits for it."""
+    script = [[call("read", path="a.txt")], [say("done")]]
+    async with cli_stage(folder, script=script, text=EXTERNAL) as cli:
+        sent = await post(cli.server, "s1", "go")
+        desk = cli.server.gateway.default.host.desk
+        await until(desk.tasks)
+        yield cli, desk.tasks()[0].task_id, sent["message_id"]
+
+
+async def result_in(cli: CliStage, message_id: str) -> str:
+    """What the model was told of the call."""
+    await ended(cli.server, message_id)
+    model = cli.server.gateway.default.spec.model
+    assert isinstance(model, ScriptedModel)
+    return str(model.requests[-1])
+
+
+async def test_a_task_that_waits_says_why_and_one_that_runs_how_far_it_is(tmp_path: Path) -> None:
+    async with waiting(tmp_path) as (cli, task, _):
+        shown = (await cli.run("task", "ls")).stdout
+        assert "no worker has asked for tasks lately" in shown
+        assert "no worker has asked for tasks lately" in (await cli.run("task", "show", task)).stdout
+        hall = cli.server.gateway.hall
+        (lease,) = await hall.claim("w1", about=ABOUT)
+        await hall.start(task, lease.token)
+        await hall.heartbeat(task, lease.token, Progress("half of it", 50))
+        for words in (("task", "ls"), ("task", "show", task)):
+            shown = (await cli.run(*words)).stdout
+            assert "50 % half of it" in shown
+            assert "w1" in shown
+        for words, count in (
+            (("--lane", "query"), 1),
+            (("--lane", "execute"), 0),
+            (("--worker", "w1"), 1),
+            (("--tool", "bash"), 0),
+            (("--session", "s1"), 1),
+            (("--run", lease.task["run_id"]), 1),
+            (("--state", "started"), 1),
+            (("--state", "completed"), 0),
+        ):
+            assert len((await cli.json("task", "ls", *words))["items"]) == count, words
+        assert (await cli.run("task", "ls", "--state", "odd")).exit_code == 2
+
+
+async def test_workers_are_listed_with_their_health(tmp_path: Path) -> None:
+    async with waiting(tmp_path) as (cli, task, _):
+        assert "No worker has asked for tasks lately" in (await cli.run("worker", "ls")).stdout
+        hall = cli.server.gateway.hall
+        await hall.claim("w1", about=ABOUT, labels=["gpu"], lanes=["query"], guest=Guest("fleet"))
+        idle = asyncio.ensure_future(hall.claim("w2", wait_ms=60_000, commands=["bash"]))
+        await asyncio.sleep(0)
+        items = (await cli.json("worker", "ls"))["items"]
+        assert [(each["name"], each["health"], each["tasks"]) for each in items] == [
+            ("w1", "working", [task]),
+            ("w2", "waiting", []),
+        ]
+        line = next(each for each in (await cli.run("worker", "ls")).stdout.splitlines() if each.startswith("w1"))
+        assert line.split() == ["w1", "working", "now", "1/4", "query", "gpu", "box"]
+        assert "2 workers: 1 working, 1 waiting" in (await cli.run("status")).stdout
+        idle.cancel()
+        await asyncio.gather(idle, return_exceptions=True)
+
+
+async def test_an_operator_completes_a_task_in_the_place_of_a_worker(tmp_path: Path) -> None:
+    async with waiting(tmp_path) as (cli, task, message):
+        (lease,) = await cli.server.gateway.hall.claim("w1")
+        done = await cli.run("task", "complete", task, "--result", "found by hand", "--reason", "the worker is gone")
+        assert (done.exit_code, done.stdout) == (0, f"Task {task} has ended: it is completed.\n")
+        assert "found by hand" in await result_in(cli, message)
+        shown = (await cli.run("task", "show", task)).stdout
+        assert "found by hand" in shown
+        assert "completed" in shown
+        (entry,) = await cli.server.gateway.audit.entries("default")
+        assert (entry.action, entry.target, entry.reason) == ("task.complete", task, "the worker is gone")
+        with pytest.raises(LeaseLostError):
+            await cli.server.gateway.hall.heartbeat(task, lease.token)
+        again = await cli.run("task", "complete", task, "--error", "no")
+        assert again.stdout == f"Task {task} has ended before: it is completed.\n"
+        (listed,) = (await cli.json("task", "ls", "--state", "completed"))["items"]
+        assert (listed["task_id"], listed["worker"]) == (task, "host")
+        (stored,) = (await cli.json("task", "ls", "--state", "completed", "--store", cli.store))["items"]
+        assert stored == listed
+        assert (await cli.json("task", "show", task, "--store", cli.store))["result"] == "found by hand"
+
+
+async def test_an_operator_says_that_a_task_did_not_work(tmp_path: Path) -> None:
+    async with waiting(tmp_path) as (cli, task, message):
+        failed = await cli.run("task", "complete", task, "--error", "there is no such file")
+        assert failed.stdout == f"Task {task} has ended: it is failed.\n"
+        assert "there is no such file" in await result_in(cli, message)
+
+
+async def test_a_result_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    for name, content, said in (("result.json", '{"output": "of a file"}', "of a file"), ("-", "typed", "typed")):
+        folder = tmp_path / said.replace(" ", "-")
+        folder.mkdir()
+        async with waiting(folder) as (cli, task, message):
+            file.write_text(content)
+            source = str(file) if name != "-" else "-"
+            assert (await cli.json("task", "complete", task, "--result-file", source, given=content)) == {
+                "accepted": True
+            }
+            assert said in await result_in(cli, message)
+
+
+async def test_what_cannot_be_a_result_is_refused_and_nothing_is_said(tmp_path: Path) -> None:
+    async with waiting(tmp_path) as (cli, task, _):
+        (tmp_path / "odd.json").write_text("{")
+        (tmp_path / "odd.bin").write_bytes(b"\xff\xfe")
+        for words, said in (
+            (("--result", "x", "--error", "y"), "only one of"),
+            (("--result-file", str(tmp_path / "none")), "cannot be read"),
+            (("--result-file", str(tmp_path / "odd.json")), "is no JSON"),
+            (("--result-file", str(tmp_path / "odd.bin")), "is no text"),
+        ):
+            refused = await cli.run("task", "complete", task, *words)
+            assert (refused.exit_code, refused.stdout) == (2, "")
+            assert said in refused.stderr
+        assert (await cli.json("task", "show", task))["state"] == "pending"
+
+
+async def test_who_makes_the_calls_of_a_lane_is_set_and_shown(tmp_path: Path) -> None:
+    async with cli_stage(tmp_path, text=EXTERNAL) as cli:
+        await cli.server.send("s1", "hello")
+        words = (
+            "--label",
+            "gpu",
+            "--label",
+            "os=linux",
+            "--sticky",
+            "session",
+            "--sticky-ms",
+            "9",
+            "--lease-ms",
+            "7000",
+        )
+        more = ("--fallback", "--no-ordered", "--background-after-ms", "0")
+        changed = await cli.json("lane", "set", "query", *words, *more)
+        assert (changed["mode"], changed["labels"]) == ("external", ["gpu", "os=linux"])
+        session = cli.server.gateway.default.live_session("default", "s1")
+        assert session is not None
+        assert session.lanes is not None
+        handler = session.lanes.handler_of("query")
+        assert (handler.sticky, handler.sticky_ms, handler.lease_ms) == ("session", 9, 7_000)
+        assert (handler.fallback, handler.ordered, handler.background_after_ms) == (True, False, 0)
+        await cli.json("lane", "set", "query", "--label", "", "--sticky", "none", "--background-after-ms", "never")
+        handler = session.lanes.handler_of("query")
+        assert (handler.labels, handler.sticky, handler.background_after_ms) == ((), "", None)
+        assert "open, external" in (await cli.run("lane", "ls")).stdout
+        for odd in ("-1", "soon", "1.5"):
+            refused = await cli.run("lane", "set", "query", f"--background-after-ms={odd}")
+            assert refused.exit_code == 2, odd
