@@ -688,7 +688,17 @@ async def test_a_token_of_an_earlier_process_never_fits_again() -> None:
             later.desk.publish("t")
             again = await later.take()
             assert again.token != first.token
-            assert (again.token.rpartition(".")[2], first.token.rpartition(".")[2]) == ("2", "1")
+            assert (again.token.split(".")[1], first.token.split(".")[1]) == ("2", "1")
+
+
+@staged
+async def test_whoever_has_a_lease_cannot_guess_that_of_another() -> None:
+    async with stage() as on:
+        await on.put("t1")
+        await on.put("t2")
+        drawn = [lease.token.split(".")[2] for lease in await on.desk.claim("w", limit=2)]
+        assert len(set(drawn)) == 2
+        assert all(len(each) >= 20 for each in drawn)
 
 
 @staged

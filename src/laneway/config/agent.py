@@ -65,6 +65,8 @@ class AgentSettings:
     max_calls_per_answer: int | None = None
     max_execution_time_ms: int | None = None
     tool_timeout_ms: int | None = None
+    background_after_ms: int | None = None
+    background_tools: tuple[str, ...] | None = None
     output_max: int | None = None
     auto_compact: bool | None = None
     auto_compact_threshold: float | None = None
@@ -88,7 +90,7 @@ class AgentSettings:
         """What holds for each session, unless the session says otherwise. Models, tools and stores are not in it."""
         same = ("system", "max_tool_rounds", "max_calls_per_answer", "max_execution_time_ms", "tool_timeout_ms")
         more = ("output_max", "auto_compact", "auto_compact_threshold", "on_crash", "planning", "max_plan_steps")
-        last = ("subagents", "max_subagents", "max_parallel_tasks", "max_subagent_depth")
+        last = ("subagents", "max_subagents", "max_parallel_tasks", "max_subagent_depth", "background_after_ms")
         return SessionOptions(
             tool_lanes=self.tool_lanes or None,
             tool_effects=self.tool_effects or None,
@@ -97,6 +99,7 @@ class AgentSettings:
             confirmation_policy=self.confirmation,
             skill_dirs=self.skill_dirs or None,
             agent_dirs=self.agent_dirs or None,
+            background_tools=self.background_tools or None,
             mcp_servers=self.mcp_servers or None,
             mode=self.messages.mode,
             messages=None if self.messages.is_empty else self.messages,

@@ -302,6 +302,18 @@ class Settings:
     tool_timeout_ms: Annotated[
         int | None, Setting(kind=SOME_MS, says="How long a call of a tool may take.", unset="no limit")
     ] = None
+    background_after_ms: Annotated[
+        int | None,
+        Setting(
+            kind=MS,
+            says="After how long a call goes on in the background, if its tool allows that or is named below.",
+            unset="never",
+        ),
+    ] = None
+    background_tools: Annotated[
+        tuple[str, ...] | None,
+        Setting(kind=NAMES, says="Tools, beside those that say so, whose calls may go on there.", unset="none"),
+    ] = None
     output_max: Annotated[
         int | None,
         Setting(

@@ -15,6 +15,7 @@ import asyncio
 import functools
 import json
 import logging
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -467,8 +468,9 @@ class TaskDesk:
         return entry.view(entry.remaining_ms(now()), remaining=lambda: entry.remaining_ms(now()))
 
     def _new_token(self) -> str:
-        # The epoch makes it differ from every token of an earlier process, whatever makes the ids.
-        return f"{self._engine.ids.new_id('lease')}.{self._engine.store.epoch}"
+        # It proves who has a lease, so nobody may guess it. The epoch makes it differ from every token of an earlier
+        # process, whatever makes the ids.
+        return f"{self._engine.ids.new_id('lease')}.{self._engine.store.epoch}.{secrets.token_urlsafe(16)}"
 
     # ---- time ----
 

@@ -91,6 +91,8 @@ max_tool_rounds        = 20
 max_calls_per_answer   = 8
 max_execution_time_ms  = 600000
 tool_timeout_ms        = 30000
+background_after_ms    = 5000
+background_tools       = ["bash"]
 output_max             = 10000
 auto_compact           = true
 auto_compact_threshold = 0.7
@@ -130,6 +132,8 @@ max_tool_rounds: 20
 max_calls_per_answer: 8
 max_execution_time_ms: 600000
 tool_timeout_ms: 30000
+background_after_ms: 5000
+backgroundTools: [bash]
 output_max: 10000
 auto_compact: true
 auto_compact_threshold: 0.7
@@ -156,6 +160,8 @@ max_tool_rounds = 20
 max_calls_per_answer = 8
 max_execution_time_ms = 600000
 tool_timeout_ms = 30000
+background_after_ms = 5000
+background_tools = ["bash"]
 output_max = 10000
 auto_compact = true
 auto_compact_threshold = 0.7
@@ -319,6 +325,8 @@ def test_every_setting_is_read_alike_in_every_format(text: str) -> None:
         "max_calls_per_answer": 8,
         "max_execution_time_ms": 600_000,
         "tool_timeout_ms": 30_000,
+        "background_after_ms": 5_000,
+        "background_tools": ("bash",),
         "output_max": 10_000,
         "auto_compact": True,
         "auto_compact_threshold": 0.7,
