@@ -57,7 +57,7 @@ GATHERED_MAX: Final = 500_000
 """Bytes of frames in one request: less than what proxies let pass."""
 BODY_MAX: Final = 3 * RESULT_MAX + 1_000_000
 """Bytes of one request: the largest result there is, in ASCII, which may take three times as much; and its frame."""
-PATIENCE_S: Final = 0.25  # for an answer, before the next request goes beside it
+PATIENCE_S: Final = 0.01  # for an answer, before the next request goes beside it
 SENDING_MAX: Final = 4
 LARGE_MAX: Final = 4  # uploads at one time
 IDLE_MAX: Final = 8  # connections that are kept while nothing is said
