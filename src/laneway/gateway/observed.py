@@ -20,7 +20,7 @@ from laneway.events import Event, TurnStarted
 from laneway.mail import Receipt, trace_of
 from laneway.telemetry.context import REQUEST_ID, TRACE
 from laneway.telemetry.logs import QueueLog
-from laneway.telemetry.metrics import Metrics, Moment, lane_label
+from laneway.telemetry.metrics import Metrics, Moment, lane_label, task_lane
 from laneway.telemetry.tracing import Tracing, open_tracing
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
     from laneway.gateway.service import Gateway
     from laneway.gateway.workspaces import Workspace
+    from laneway.kernel.task_entries import TaskNews
     from laneway.rows import Owner
 
 __all__ = ("Observed", "Observer")
@@ -66,6 +67,7 @@ class Observer:
         for workspace in self._gateway.workspaces.values():
             workspace.inbox.engine.listen(functools.partial(self._on_mail_event, workspace))
             workspace.observers.append(functools.partial(self._on_agent_event, workspace))
+            workspace.host.desk.observers.append(self._on_task)
 
     async def close(self) -> None:
         """Send what is left."""
@@ -92,6 +94,9 @@ class Observer:
             self._see_run(workspace, owner, event)
         except Exception:  # noqa: BLE001 - the same
             _log.warning("event %s could not be observed", event.event_type, exc_info=True)
+
+    def _on_task(self, news: TaskNews) -> None:
+        self.metrics.on_task(news, self._now())
 
     def _see_mail(self, workspace: Workspace, event: Event) -> None:
         self.metrics.on_mail_event(event)
@@ -159,14 +164,26 @@ class Observer:
         for workspace in self._gateway.workspaces.values():
             moment.sessions_open += len(workspace.live_sessions())
             moment.leases_lost += _has_lost_its_store(workspace)
+            for number, entry in enumerate(list(workspace.host.desk.board.live.values()), 1):
+                if entry.published:
+                    moment.tasks[task_lane(entry.lane), entry.state.value] += 1
+                if number % (SLICE * 10) == 0:
+                    await asyncio.sleep(0)
             for number, box in enumerate(list(workspace.inbox.engine.kernel.boxes.values()), 1):
                 moment.approvals_pending += len(box.approvals)
                 if number % (SLICE * 10) == 0:
                     await asyncio.sleep(0)
+        self._count_workers(moment, now)
         moment.messages_waiting = self._gateway.admission.waiting()
         moment.oldest_ms = self._gateway.admission.oldest_ms()
         moment.dead_letters = len(self._gateway.lanes.dead_letters)
         return moment
+
+    def _count_workers(self, moment: Moment, now: int) -> None:
+        hall = self._gateway.hall
+        moment.workers.update(record.health(now) for record in hall.workers())
+        moment.tasks_claimed = hall.book.claimed
+        moment.task_leases_lost = {"yes": hall.book.lost_started, "no": hall.book.lost_unstarted}
 
 
 def _has_lost_its_store(workspace: Workspace) -> bool:

@@ -70,6 +70,8 @@ class TaskDesk:
         self.hall = hall or TaskHall(engine.now, engine.wall)
         self.hall.add(self)
         self._listeners: dict[Owner, Listener] = {}
+        self.observers: list[Listener] = []
+        """Hear of the tasks of all sessions."""
         self._waiting: dict[str, list[asyncio.Future[TaskEnd]]] = {}  # by task
         self._unsaved: dict[str, _Saving] = {}  # ends that are not on disk yet
         self._flying: set[str] = set()  # those of them that are on their way
@@ -360,9 +362,9 @@ class TaskDesk:
 
     def _tell(self, news: TaskNews) -> None:
         listener = self._listeners.get(news.entry.owner)
-        if listener is not None:
+        for each in self.observers if listener is None else (*self.observers, listener):
             try:
-                listener(news)
+                each(news)
             except Exception:  # noqa: BLE001 - what one session does with the news must not cost others theirs
                 _log.exception("a listener to the tasks of %s raised", news.entry.owner)
 

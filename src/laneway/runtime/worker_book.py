@@ -90,6 +90,10 @@ class WorkerBook:
         self._now = now
         self._wall = wall
         self._records: dict[_Key, WorkerRecord] = {}
+        self.claimed = 0
+        """How many leases were given; the next two are how many of them ended because nothing was heard."""
+        self.lost_started = 0
+        self.lost_unstarted = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -151,6 +155,7 @@ class WorkerBook:
     def took(self, record: WorkerRecord, entry: TaskEntry) -> None:
         """It has taken a task."""
         record.held[entry.task_id] = entry
+        self.claimed += 1
 
     def began(self, record: WorkerRecord) -> None:
         """It has begun with one."""
@@ -168,7 +173,9 @@ class WorkerBook:
         """A lease of it has ended because nothing was heard."""
         record.lost += 1
         if had_begun:
+            self.lost_started += 1
             return
+        self.lost_unstarted += 1
         record.unstarted += 1
         record.in_vain += 1
         if record.in_vain == WARY_AFTER:

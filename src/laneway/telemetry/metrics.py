@@ -7,6 +7,7 @@ values: lanes of sessions are one lane, and names of tools beyond a hundred are 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,10 +31,12 @@ from laneway.events import (
     TurnStarted,
 )
 from laneway.kernel.histograms import Histogram as Distribution
+from laneway.kernel.task_entries import TaskNews
 from laneway.mail import MessageState
+from laneway.options import SESSION_LANES
 from laneway.telemetry.fairness import Fairness
 
-__all__ = ("CONTENT_TYPE", "LaneMoment", "Metrics", "Moment", "lane_label")
+__all__ = ("CONTENT_TYPE", "LaneMoment", "Metrics", "Moment", "lane_label", "task_lane")
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OTHER: Final = "other"
@@ -90,6 +93,12 @@ class Moment:
     sessions_open: int = 0
     approvals_pending: int = 0
     leases_lost: int = 0
+    tasks: Counts[tuple[str, str]] = field(default_factory=Counts)
+    """External tasks that have not ended, by lane and state."""
+    workers: Counts[str] = field(default_factory=Counts)
+    """Workers by their health."""
+    tasks_claimed: int = 0
+    task_leases_lost: dict[str, int] = field(default_factory=dict)
 
     def lane(self, name: str) -> LaneMoment:
         """The lanes that are shown under a name."""
@@ -98,6 +107,14 @@ class Moment:
             name = name if len(self.lanes) < LANES_MAX else OTHER
             found = self.lanes.setdefault(name, LaneMoment())
         return found
+
+
+HEALTHS: Final = ("working", "waiting", "idle", "quiet")
+
+
+def task_lane(name: str) -> str:
+    """What the lane of a task is shown under."""
+    return name if name in SESSION_LANES else OTHER
 
 
 def lane_label(name: str) -> str:
@@ -135,6 +152,11 @@ class Metrics(Collector):
         self._run = histogram("run_duration", "How long runs took.", "outcome")
         self._calls = counter("tool_execution", "Calls of tools that have ended.", "tool", "outcome")
         self._call = histogram("tool_execution_duration", "How long calls of tools took.", "tool")
+        self._tasks_ended = counter("task_ended", "External tasks that have ended.", "lane", "state")
+        self._tasks_back = counter("task_requeued", "External tasks that went back to those that wait.", "lane")
+        self._tasks_late = counter("task_late", "Results that came late, and what became of them.", "outcome")
+        self._task_wait = histogram("task_wait", "Until a worker began with an external task.", "lane")
+        self._task = histogram("task_duration", "From the order of an external task to its end.", "lane", "state")
         self._requests = counter("http_requests", "Requests that were answered.", "route", "method", "status")
         self._request = histogram("http_request_duration", "Until the answer to a request began.", "route", "method")
         self._on: Mapping[type[Event], Callable[[Any], None]] = {
@@ -185,6 +207,23 @@ class Metrics(Collector):
         tool = name if name in self._tools else OTHER
         self._calls.labels(tool, str(status)).inc()
         self._call.labels(tool).observe(duration_ms / 1000)
+
+    def on_task(self, news: TaskNews, now: int) -> None:
+        """Something has happened to an external task; `now` is monotonic."""
+        entry = news.entry
+        lane = task_lane(entry.lane)
+        match news.kind:
+            case "started" if entry.attempt == 1:  # those that come after it have waited for somebody else's end
+                self._task_wait.labels(lane).observe(max(0, now - entry.timeout_due + entry.timeout_ms) / 1000)
+            case "requeued":
+                self._tasks_back.labels(lane).inc()
+            case "ended":
+                self._tasks_ended.labels(lane, entry.state.value).inc()
+                self._task.labels(lane, entry.state.value).observe(entry.end.duration_ms / 1000)
+            case "settled" | "refused":
+                self._tasks_late.labels(news.kind).inc()
+            case _:
+                pass
 
     def on_usage(self, usage: Usage) -> None:
         """A model has used so much more."""
@@ -259,6 +298,7 @@ class Metrics(Collector):
         yield tokens
         lost = "Workspaces whose store another process has taken over."
         yield CounterMetricFamily("laneway_lease_lost", lost, self.moment.leases_lost)
+        yield from self._tasks()
         yield CounterMetricFamily("laneway_model_cost_usd", "What model calls have cost, as far as known.", self._cost)
 
     def _lanes(self) -> Iterator[Metric]:
@@ -278,6 +318,24 @@ class Metrics(Collector):
             oldest.add_metric([name], lane.oldest_ms / 1000)
             waits.add_metric([name], _buckets(lane.waits), lane.waited_ms / 1000)
         yield from (size, running, width, oldest, waits)
+
+    def _tasks(self) -> Iterator[Metric]:
+        now = self.moment
+        size = GaugeMetricFamily("laneway_task_size", "External tasks that have not ended.", labels=["lane", "state"])
+        for (lane, state), count in sorted(now.tasks.items()):
+            size.add_metric([lane, state], count)
+        workers = GaugeMetricFamily("laneway_workers", "Workers that were heard of lately.", labels=["health"])
+        for health in HEALTHS:
+            workers.add_metric([health], now.workers[health])
+        lost = CounterMetricFamily(
+            "laneway_task_lease_lost", "Leases that ended because nothing was heard of a worker.", labels=["started"]
+        )
+        for started, count in now.task_leases_lost.items():
+            lost.add_metric([started], count)
+        yield from (size, workers, lost)
+        yield CounterMetricFamily(
+            "laneway_task_claimed", "External tasks that were given to workers.", now.tasks_claimed
+        )
 
     def _gauges(self) -> Iterator[Metric]:
         now = self.moment

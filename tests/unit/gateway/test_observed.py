@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from laneway.agent.session import AsyncSession
 from laneway.dialogue import Usage
 from laneway.errors import LanewayError
+from laneway.external import ExternalTaskResult
 from laneway.gateway.access import LOCAL
 from laneway.gateway.observed import Observed
 from laneway.gateway.service import Gateway
@@ -21,6 +22,7 @@ from laneway.models import ScriptedModel, call, say
 from laneway.stores import MemoryDisk, MemoryStore
 from laneway.telemetry.context import REQUEST_ID, TRACE
 from tests.gateway_stage import GatewayStage, gateway_in, gateway_stage, spec_of
+from tests.routes_stage import EXTERNAL, until
 
 FREE = """
 default_model: scripted
@@ -247,6 +249,29 @@ async def test_a_store_that_another_process_has_taken_is_a_lost_lease_and_the_se
         answer = await stage.client.get("/readyz")
         assert (answer.status_code, answer.json()["store"] != "ok") == (503, True)
         await other.close()
+
+
+async def test_external_tasks_and_workers_are_counted_without_their_names(tmp_path: Path) -> None:
+    script = [[call("ls"), call("ls")], [say("done")]]
+    async with gateway_stage(tmp_path, script=script, text=EXTERNAL, store=MemoryStore()) as stage:
+        gateway, desk = stage.gateway, stage.gateway.default.host.desk
+        receipt = await gateway.submit(gateway.default, LOCAL, "s", "hello")
+        await until(lambda: len(desk.tasks()) == 2)
+        (lease,) = await gateway.hall.claim("zebra", limit=1)
+        found = await samples(gateway)
+        assert found["laneway_task_size", "query", "pending"] == 1
+        assert found["laneway_task_size", "query", "leased"] == 1
+        assert found["laneway_workers", "working"] == 1
+        assert found["laneway_task_claimed_total",] == 1
+        await gateway.hall.start(lease.task["task_id"], lease.token)
+        await gateway.hall.complete(lease.task["task_id"], lease.token, ExternalTaskResult(result="x"))
+        await desk.complete_by_host(desk.tasks()[0].task_id, ExternalTaskResult(success=False, error="no"))
+        await gateway.default.inbox.wait(receipt.message_id)
+        found = await samples(gateway)
+        assert found["laneway_task_ended_total", "query", "completed"] == 1
+        assert found["laneway_task_ended_total", "query", "failed"] == 1
+        assert found["laneway_task_wait_seconds_count", "query"] == 1
+        assert not any("zebra" in label for name in found for label in name)
 
 
 # ---- who may read them ----

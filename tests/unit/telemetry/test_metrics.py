@@ -20,10 +20,14 @@ from laneway.events import (
     TurnStarted,
     TypingStarted,
 )
+from laneway.external import TaskState
 from laneway.kernel.histograms import Histogram
+from laneway.kernel.task_entries import TaskEntry, TaskNews
 from laneway.mail import MessageState, Outcome, TurnState
+from laneway.records import Effect
+from laneway.rows import Owner
 from laneway.telemetry.fairness import Fairness
-from laneway.telemetry.metrics import LANES_MAX, TOOLS_MAX, Metrics, Moment, lane_label
+from laneway.telemetry.metrics import LANES_MAX, TOOLS_MAX, Metrics, Moment, lane_label, task_lane
 from laneway.testing import FakeClock
 
 S = MessageState
@@ -204,3 +208,68 @@ def test_fairness_forgets_what_is_long_past() -> None:
     before: Any = fairness.index()
     clock.advance(700_000)
     assert (round(before, 3), fairness.index()) == (round(400 / 600, 3), 1.0)
+
+
+# ---- external tasks ----
+
+
+def task_entry(lane: str = "execute", **facts: Any) -> TaskEntry:
+    """A task that was published at 1,000 and may take 60,000."""
+    given: dict[str, Any] = {"timeout_ms": 60_000, "timeout_due": 61_000, "published": True, **facts}
+    return TaskEntry(
+        owner=Owner("default", "default", "s"),
+        task_id="t",
+        lane=lane,
+        command_type="bash",
+        payload="{}",
+        lease_ms=1,
+        effect=Effect.READ,
+        **given,
+    )
+
+
+def test_external_tasks_are_counted_by_how_they_end_and_measured() -> None:
+    metrics = new_metrics()
+    done: dict[str, Any] = {"created_ms": 5_000, "ended_ms": 9_000}
+    for news, now in (
+        (TaskNews("pending", task_entry()), 1_000),
+        (TaskNews("started", task_entry(state=TaskState.STARTED)), 3_500),
+        (TaskNews("started", task_entry(state=TaskState.STARTED, attempt=2)), 50_000),
+        (TaskNews("progress", task_entry(state=TaskState.STARTED)), 4_000),
+        (TaskNews("requeued", task_entry()), 4_000),
+        (TaskNews("ended", task_entry(state=TaskState.COMPLETED, **done)), 5_000),
+        (TaskNews("ended", task_entry(state=TaskState.UNKNOWN, **done)), 5_000),
+        (TaskNews("settled", task_entry(state=TaskState.COMPLETED, **done)), 6_000),
+        (TaskNews("refused", task_entry(state=TaskState.COMPLETED, **done)), 6_000),
+    ):
+        metrics.on_task(news, now)
+    found = samples(metrics)
+    assert found["laneway_task_ended_total", "execute", "completed"] == 1
+    assert found["laneway_task_ended_total", "execute", "unknown"] == 1
+    assert found["laneway_task_requeued_total", "execute"] == 1
+    assert (found["laneway_task_wait_seconds_count", "execute"], found["laneway_task_wait_seconds_sum", "execute"]) == (
+        1,
+        2.5,
+    )
+    assert found["laneway_task_duration_seconds_sum", "execute", "completed"] == 4.0
+    assert [found["laneway_task_late_total", outcome] for outcome in ("settled", "refused")] == [1, 1]
+
+
+def test_lanes_of_tasks_that_nobody_knows_are_one() -> None:
+    metrics = new_metrics()
+    for number in range(300):
+        metrics.on_task(TaskNews("ended", task_entry(f"lane-{number}", state=TaskState.FAILED)), 1)
+    found = samples(metrics)
+    assert found["laneway_task_ended_total", "other", "failed"] == 300
+    assert task_lane("query") == "query"
+
+
+def test_tasks_and_workers_of_the_moment_are_shown() -> None:
+    moment = Moment(tasks_claimed=7, task_leases_lost={"yes": 2, "no": 1})
+    moment.tasks["execute", "pending"] = 3
+    moment.workers["quiet"] = 2
+    found = samples(new_metrics(), moment)
+    assert found["laneway_task_size", "execute", "pending"] == 3
+    assert [found["laneway_workers", health] for health in ("working", "waiting", "idle", "quiet")] == [0, 0, 0, 2]
+    assert found["laneway_task_claimed_total",] == 7
+    assert [found["laneway_task_lease_lost_total", started] for started in ("yes", "no")] == [2, 1]
