@@ -23,14 +23,17 @@ _log = logging.getLogger("laneway")
 HOLD_MAX: Final = 1_000
 QUIET_MS: Final = 60_000
 FORGET_MS: Final = 600_000
+FORGET_EVERY_MS: Final = 1_000
 WORKERS_MAX: Final = 10_000
+NAMESAKES_MAX: Final = 100
 WARY_AFTER: Final = 3
 REFUSE_AFTER: Final = 10
 REFUSE_FIRST_MS: Final = 1_000
 REFUSE_LAST_MS: Final = 60_000
 TEXT_MAX: Final = 200
 NUMBER_MAX: Final = 10**9
-_Key = tuple[str, str | None, str, str]  # whose token, tenant, name, instance
+_Name = tuple[str, str | None, str]  # whose token, tenant, name
+_Key = tuple[str, str | None, str, str]  # the same, and which instance
 ABOUT: Final[dict[str, type]] = {"instance": str, "concurrency": int, "version": str, "host": str, "pid": int}
 
 
@@ -90,6 +93,8 @@ class WorkerBook:
         self._now = now
         self._wall = wall
         self._records: dict[_Key, WorkerRecord] = {}
+        self._named: dict[_Name, dict[_Key, WorkerRecord]] = {}  # the same, by all but their instances
+        self._forgot_at = now()
         self.claimed = 0
         """How many leases were given; the next two are how many of them ended because nothing was heard."""
         self.lost_started = 0
@@ -104,9 +109,9 @@ class WorkerBook:
         key = (who, tenant, name, facts.get("instance", ""))
         record = self._records.get(key) or self._same(key)
         if record is None:
-            self._forget()
+            self._make_room(key)
             record = WorkerRecord(name=name, who=who, tenant=tenant, first_seen_ms=self._wall())
-            self._records[key] = record
+            self._add(key, record)
             self._compare(record, key)
         for fact, value in facts.items():
             setattr(record, fact, value)
@@ -116,18 +121,30 @@ class WorkerBook:
     def _same(self, key: _Key) -> WorkerRecord | None:
         """The record of a worker of which one time the instance is known and another time not."""
         if key[3]:  # it was heard of by a task that an earlier process had given to it
-            record = self._records.pop((*key[:3], ""), None)
+            before = (*key[:3], "")
+            record = self._records.get(before)
             if record is not None:
-                self._records[key] = record
+                self._drop(before)
+                self._add(key, record)
             return record
-        named = [record for other, record in self._records.items() if other[:3] == key[:3]]
-        return max(named, key=lambda record: record.seen_at, default=None)
+        return max(self._named.get(key[:3], {}).values(), key=lambda record: record.seen_at, default=None)
+
+    def _add(self, key: _Key, record: WorkerRecord) -> None:
+        self._records[key] = self._named.setdefault(key[:3], {})[key] = record
+
+    def _drop(self, key: _Key) -> None:
+        del self._records[key]
+        named = self._named[key[:3]]
+        del named[key]
+        if not named:
+            del self._named[key[:3]]
 
     def _compare(self, new: WorkerRecord, key: _Key) -> None:
         """Two workers of one name are told apart by their leases; people should hear of it."""
-        for other, record in self._records.items():
-            if other[:3] == key[:3] and record is not new and self._is_at_work(record):
+        for record in self._named[key[:3]].values():
+            if record is not new and self._is_at_work(record):
                 _log.warning("two workers are called %r: %r and %r", new.name, record.instance, key[3])
+                return
 
     def _is_at_work(self, record: WorkerRecord) -> bool:
         return record.health(self._now()) in ("working", "waiting")
@@ -192,17 +209,28 @@ class WorkerBook:
             record.shares_name = at_work[key[:3]] - self._is_at_work(record) > 0
         return sorted(self._records.values(), key=lambda record: (record.name, record.first_seen_ms))
 
+    def _make_room(self, key: _Key) -> None:
+        """Somebody new comes. That is cheap, however many have come before: whoever is always another one is not."""
+        if len(self._records) >= WORKERS_MAX or self._now() - self._forgot_at >= FORGET_EVERY_MS:
+            self._forget()
+        named = self._named.get(key[:3], {})
+        if len(named) >= NAMESAKES_MAX:
+            for _, other in _idle(named)[: 1 + len(named) - NAMESAKES_MAX]:
+                self._drop(other)
+
     def _forget(self) -> None:
         """Drop who was not heard of for long; if there are too many, those first that were not heard of for longest."""
-        now = self._now()
-        idle = [
-            (record.seen_at, key) for key, record in self._records.items() if not record.waiting and not record.holds()
-        ]
-        idle.sort(key=lambda each: each[0])
-        excess = len(self._records) - WORKERS_MAX
-        for place, (seen_at, key) in enumerate(idle):
+        now = self._forgot_at = self._now()
+        excess = len(self._records) - WORKERS_MAX * 9 // 10 if len(self._records) >= WORKERS_MAX else 0
+        for place, (seen_at, key) in enumerate(_idle(self._records)):
             if now - seen_at > FORGET_MS or place < excess:
-                del self._records[key]
+                self._drop(key)
+
+
+def _idle(records: Mapping[_Key, WorkerRecord]) -> list[tuple[int, _Key]]:
+    """Those who neither wait nor have anything, with when they were heard of; the longest silence first."""
+    idle = [(record.seen_at, key) for key, record in records.items() if not record.waiting and not record.holds()]
+    return sorted(idle, key=lambda each: each[0])
 
 
 def _checked(about: object) -> dict[str, Any]:

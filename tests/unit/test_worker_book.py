@@ -1,0 +1,261 @@
+"""The book of workers: what is known of each, who is bounded, who is refused, and who is forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from laneway.errors import RateLimitedError, UsageError
+from laneway.external import TaskState
+from laneway.kernel.task_entries import TaskEntry
+from laneway.records import Effect
+from laneway.rows import Owner
+from laneway.runtime.worker_book import (
+    FORGET_MS,
+    HOLD_MAX,
+    NAMESAKES_MAX,
+    QUIET_MS,
+    REFUSE_AFTER,
+    REFUSE_FIRST_MS,
+    REFUSE_LAST_MS,
+    WARY_AFTER,
+    WORKERS_MAX,
+    WorkerBook,
+    WorkerRecord,
+)
+
+
+class Desk:
+    """A book with a clock in hand, and tasks to hold."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+        self.wall = 1_700_000_000_000
+        self.book = WorkerBook(lambda: self.now, lambda: self.wall)
+
+    def meet(self, name: str = "w", instance: str = "", **more: Any) -> WorkerRecord:
+        about = {"instance": instance} if instance else {}
+        return self.book.meet(name, about, **more)
+
+    def give(self, record: WorkerRecord, task_id: str = "t") -> TaskEntry:
+        entry = TaskEntry(
+            owner=Owner("default", "default", "chat"),
+            task_id=task_id,
+            lane="execute",
+            command_type="bash",
+            payload="{}",
+            timeout_ms=1_000,
+            lease_ms=1_000,
+            effect=Effect.READ,
+            state=TaskState.LEASED,
+            published=True,
+            holder=record,
+        )
+        self.book.took(record, entry)
+        return entry
+
+    def strike(self, record: WorkerRecord, times: int = 1) -> None:
+        for _ in range(times):
+            self.book.lost(record, had_begun=False)
+
+
+# ---- what is known ----
+
+
+def test_a_worker_is_known_by_its_token_tenant_name_and_instance() -> None:
+    on = Desk()
+    one = on.meet("w", "i1", who="token")
+    assert on.meet("w", "i1", who="token") is one
+    others = [on.meet("w", "i2", who="token"), on.meet("w", "i1", who="other"), on.meet("w", "i1", tenant="acme")]
+    assert len({id(each) for each in (one, *others)}) == len(on.book) == 4
+
+
+def test_facts_are_kept_and_what_nobody_knows_is_passed_over() -> None:
+    on = Desk()
+    about = {"instance": "i", "concurrency": 4, "version": "1" * 900, "host": "box", "pid": 7, "mood": [1]}
+    record = on.book.meet("w", about)
+    assert (record.concurrency, record.version, record.host, record.pid) == (4, "1" * 200, "box", 7)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"concurrency": "many"},
+        {"concurrency": True},
+        {"pid": -1},
+        {"pid": 10**30},
+        {"host": 7},
+        {"instance": ["i"]},
+        ["instance"],
+        "w",
+    ],
+)
+def test_facts_that_make_no_sense_are_refused_and_change_nothing(about: Any) -> None:
+    on = Desk()
+    with pytest.raises(UsageError, match="about"):
+        on.book.meet("w", about)
+    assert len(on.book) == 0
+
+
+def test_health_is_what_it_does_and_when_it_was_heard_of() -> None:
+    on = Desk()
+    record = on.meet()
+    assert record.health(on.now) == "idle"
+    record.waiting = 1
+    assert record.health(on.now + 10 * QUIET_MS) == "waiting"
+    record.waiting = 0
+    entry = on.give(record)
+    assert record.health(on.now + QUIET_MS) == "working"
+    assert record.health(on.now + QUIET_MS + 1) == "quiet"
+    entry.state = TaskState.COMPLETED
+    assert record.health(on.now) == "idle"
+    assert record.health(on.now + QUIET_MS + 1) == "quiet"
+
+
+@pytest.mark.parametrize("how", ["ended", "given to another one", "its session is closed", "given back"])
+def test_what_a_worker_has_no_more_is_not_counted(how: str) -> None:
+    on = Desk()
+    record = on.meet()
+    entry = on.give(record)
+    assert record.holds() == [entry]
+    match how:
+        case "ended":
+            entry.state = TaskState.TIMED_OUT
+        case "given to another one":
+            entry.holder = on.meet("other")
+        case "its session is closed":
+            entry.published = False
+        case _:
+            entry.state = TaskState.PENDING
+    assert record.holds() == []
+    assert record.room == HOLD_MAX
+
+
+def test_a_worker_that_was_heard_of_before_it_claims_is_the_one_that_claims() -> None:
+    on = Desk()
+    heard = on.meet("w")
+    entry = on.give(heard)
+    assert on.meet("w", "i1") is heard
+    assert (heard.instance, heard.holds()) == ("i1", [entry])
+    assert on.meet("w") is heard, "somebody of that name whose instance is not known is the one heard of last"
+    assert [record.shares_name for record in on.book.records()] == [False]
+
+
+# ---- two with one name ----
+
+
+def test_two_at_work_with_one_name_share_it_and_that_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    on = Desk()
+    one, two = on.meet("w", "i1"), None
+    on.give(one)
+    two = on.meet("w", "i2")
+    two.waiting = 1
+    on.meet("w", "i2")
+    assert [record.shares_name for record in on.book.records()] == [True, True]
+    assert caplog.messages == ["two workers are called 'w': 'i1' and 'i2'"]
+
+
+def test_one_that_came_back_under_its_name_shares_it_with_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    on = Desk()
+    on.meet("w", "before")  # it is gone, and has nothing
+    on.give(on.meet("w", "after"))
+    on.give(on.meet("w", "i1", who="another token"))
+    assert not any(record.shares_name for record in on.book.records() if record.instance == "after")
+    assert caplog.messages == []
+
+
+def test_of_one_name_only_so_many_are_kept_and_never_one_with_tasks_is_dropped() -> None:
+    on = Desk()
+    busy = on.meet("w", "busy")
+    on.give(busy)
+    for number in range(3 * NAMESAKES_MAX):
+        on.now += 1
+        on.meet("w", f"i{number}")
+    assert len(on.book) == NAMESAKES_MAX
+    assert on.meet("w", "busy") is busy
+    kept = {record.instance for record in on.book.records()}
+    assert f"i{3 * NAMESAKES_MAX - 1}" in kept
+    assert "i0" not in kept
+
+
+# ---- strikes ----
+
+
+def test_after_some_leases_in_vain_a_worker_gets_one_task_at_a_time() -> None:
+    on = Desk()
+    record = on.meet()
+    on.strike(record, WARY_AFTER - 1)
+    assert record.room == HOLD_MAX
+    on.strike(record)
+    assert record.room == 1
+    on.book.check(record)
+    on.give(record)
+    with pytest.raises(RateLimitedError, match="has 1 tasks, and may not have more now"):
+        on.book.check(record)
+
+
+@pytest.mark.parametrize("how", ["began", "completed", "failed"])
+def test_whoever_begins_is_trusted_again(how: str) -> None:
+    on = Desk()
+    record = on.meet()
+    on.strike(record, WARY_AFTER)
+    if how == "began":
+        on.book.began(record)
+    else:
+        on.book.ended(record, success=how == "completed")
+    assert (record.in_vain, record.unstarted, record.room) == (0, WARY_AFTER, HOLD_MAX)
+
+
+def test_a_lease_that_ended_after_a_start_is_no_strike() -> None:
+    on = Desk()
+    record = on.meet()
+    for _ in range(20):
+        on.book.lost(record, had_begun=True)
+    assert (record.lost, record.unstarted, record.in_vain, record.room) == (20, 0, 0, HOLD_MAX)
+
+
+def test_after_more_of_them_it_is_refused_longer_each_time_up_to_a_bound() -> None:
+    on = Desk()
+    record = on.meet()
+    on.strike(record, REFUSE_AFTER - 1)
+    on.book.check(record)
+    waits = []
+    for _ in range(12):
+        on.strike(record)
+        with pytest.raises(RateLimitedError, match="begun none of them") as refused:
+            on.book.check(record)
+        waits.append(refused.value.retry_after_ms)
+        on.now += waits[-1]
+        on.book.check(record)
+    assert waits[:3] == [REFUSE_FIRST_MS, 2 * REFUSE_FIRST_MS, 4 * REFUSE_FIRST_MS]
+    assert waits == sorted(waits)
+    assert waits[-1] == REFUSE_LAST_MS
+
+
+# ---- forgetting ----
+
+
+def test_whoever_was_not_heard_of_for_long_is_forgotten_unless_it_has_or_waits_for_something() -> None:
+    on = Desk()
+    on.meet("gone")
+    on.give(on.meet("busy"))
+    on.meet("waiting").waiting = 1
+    on.now += FORGET_MS
+    assert [record.name for record in on.book.records()] == ["busy", "gone", "waiting"]
+    on.now += 1
+    assert [record.name for record in on.book.records()] == ["busy", "waiting"]
+    on.meet("new")
+    assert len(on.book) == 3
+
+
+@pytest.mark.slow
+def test_strangers_without_end_never_fill_the_book() -> None:
+    on = Desk()
+    busy = on.meet("busy")
+    on.give(busy)
+    for number in range(WORKERS_MAX + 2_000):
+        on.meet(f"w{number}")
+    assert len(on.book) <= WORKERS_MAX
+    assert on.meet("busy") is busy
+    assert on.meet("w5").first_seen_ms == on.wall
