@@ -9,7 +9,15 @@ from dataclasses import fields, replace
 from typing import Final
 
 from laneway.agent.results import RunResult
-from laneway.agent_events import AGENT_EVENTS, AgentEvent, EndEvent, ErrorEvent, ReasoningDeltaEvent, TextDeltaEvent
+from laneway.agent_events import (
+    AGENT_EVENTS,
+    AgentEvent,
+    EndEvent,
+    ErrorEvent,
+    ExternalTaskProgressEvent,
+    ReasoningDeltaEvent,
+    TextDeltaEvent,
+)
 from laneway.dialogue import copied
 
 __all__ = ("AgentStream", "EventLog", "EventStream")
@@ -124,9 +132,15 @@ class EventLog:
 
     def __init__(self) -> None:
         self.events: list[AgentEvent] = []
+        self._progress: dict[str, int] = {}  # where what a worker said last of a task is
 
     def add(self, event: AgentEvent) -> None:
-        """One more."""
+        """One more. Of how far a task has come only the newest is kept: a worker may say it as often as it likes."""
+        if isinstance(event, ExternalTaskProgressEvent):
+            at = self._progress.setdefault(event.task_id, len(self.events))
+            if at < len(self.events):
+                self.events[at] = event
+                return
         _append(self.events, event)
 
 

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from laneway.agent_events import AgentEvent
+from laneway.agent_events import AgentEvent, SubagentProgressEvent
 from laneway.errors import OverloadedError
 from laneway.events import Event, SessionEvent, TurnEnded, TurnReplied
 from laneway.rows import Owner
@@ -35,7 +35,12 @@ GONE: Final = "gone"
 SLOW: Final = "slow"
 STOPPING: Final = "stopping"
 STOPPING_RETRY_MS: Final = 2_000
-REDACTED: Final = frozenset({"tool_start", "tool_output_delta", "tool_end"})
+REDACTED: Final = frozenset(
+    {
+        *("tool_start", "tool_output_delta", "tool_end"),
+        *("external_task_pending", "external_task_progress", "external_task_completed"),
+    }
+)
 """Events with what tools were called with, and what they said."""
 
 
@@ -74,10 +79,22 @@ class Frame:
 
 def frame_of(owner: Owner, event: AgentEvent, run_id: str) -> Frame:
     """An event of a run. Secrets that a tool has come upon are hidden; what a person is asked to approve is whole."""
-    data = event.to_dict()
-    if event.event_type in REDACTED:
-        data["payload"] = redact_tree(data["payload"])
+    data = _safe(event.to_dict())
     return Frame(owner, event.event_type, 0, data, run_id=run_id)
+
+
+def _safe(envelope: dict[str, Any]) -> dict[str, Any]:
+    """An event without secrets; what a sub-agent tells is inside that of the agent it works for."""
+    kind, payload = envelope.get("type"), envelope.get("payload")
+    if kind in REDACTED:
+        return {**envelope, "payload": redact_tree(payload)}
+    if (
+        kind == SubagentProgressEvent.event_type
+        and isinstance(payload, dict)
+        and isinstance(payload.get("event"), dict)
+    ):
+        return {**envelope, "payload": {**payload, "event": _safe(payload["event"])}}
+    return envelope
 
 
 class Watcher(AsyncIterator[Frame]):

@@ -9,6 +9,10 @@ from laneway.agent_events import (
     AgentEvent,
     ConfirmationReceivedEvent,
     ConfirmationRequiredEvent,
+    ExternalTaskCompletedEvent,
+    ExternalTaskPendingEvent,
+    ExternalTaskProgressEvent,
+    ExternalTaskStartedEvent,
     ModelRetryEvent,
     ReasoningDeltaEvent,
     RunResumedEvent,
@@ -23,7 +27,7 @@ from laneway.agent_events import (
     TurnStartEvent,
 )
 from laneway.gateway.hub import Frame
-from laneway.telemetry.redaction import redact_tree
+from laneway.telemetry.redaction import redact, redact_tree
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
@@ -47,6 +51,12 @@ class _Round:
         known = self.calls.setdefault(tool_id, {"tool_id": tool_id, "tool_name": tool_name, "args": {}, "output": ""})
         known.update(facts)
         return known
+
+    def task(self, task_id: str, **facts: Any) -> None:
+        """What is new about the task that one of its calls has become."""
+        for call in self.calls.values():
+            if call.get("task", {}).get("task_id") == task_id:
+                call["task"].update(facts)
 
     def shown(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -103,6 +113,15 @@ def _add(one: _Round, event: AgentEvent) -> None:
             call["output"] = (call["output"] + event.text)[-OUTPUT_MAX:]
         case ToolEndEvent():
             one.call(event.tool_id, event.tool_name, state=str(event.status), output=event.tool_output[-OUTPUT_MAX:])
+        case ExternalTaskPendingEvent() if event.tool_id:
+            task = {"task_id": event.task_id, "state": "pending", "worker": "", "progress": None}
+            one.call(event.tool_id, event.command_type, task=task)
+        case ExternalTaskStartedEvent():
+            one.task(event.task_id, state="started", worker=event.worker, progress=None)
+        case ExternalTaskProgressEvent():
+            one.task(event.task_id, progress={"text": redact(event.text), "percent": event.percent})
+        case ExternalTaskCompletedEvent():
+            one.task(event.task_id, state=event.state, worker=event.worker)
         case _:
             pass
 

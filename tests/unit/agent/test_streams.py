@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from laneway.agent import AsyncAgent
 from laneway.agent.results import RunResult
+from laneway.agent.streams import EventLog
+from laneway.agent_events import ExternalTaskProgressEvent, TextDeltaEvent
 from laneway.dialogue import ModelRequest, Results, ToolContext
 from laneway.errors import (
     ClosedError,
@@ -720,3 +723,15 @@ async def test_a_workspace_that_is_not_there_is_told_by_the_tools_that_need_it(
         assert (await agent.session("/no/such/folder").send("go")).text == "I see"
     assert "the workspace /no/such/folder is not there" in str(model.requests[-1])
     assert "does not exist" in caplog.text
+
+
+def test_of_how_far_a_task_has_come_a_run_keeps_only_the_newest() -> None:
+    log = EventLog()
+    task: dict[str, Any] = {"lane": "execute", "command_type": "bash", "worker": "w1"}
+    for percent in range(100):
+        for task_id in ("t1", "t2"):
+            log.add(ExternalTaskProgressEvent(**task, task_id=task_id, percent=percent))
+        log.add(TextDeltaEvent(text="x"))
+    kept = [event for event in log.events if isinstance(event, ExternalTaskProgressEvent)]
+    assert [(event.task_id, event.percent) for event in kept] == [("t1", 99), ("t2", 99)]
+    assert len(log.events) == 3

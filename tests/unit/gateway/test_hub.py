@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from laneway.agent_events import ConfirmationRequiredEvent, TextDeltaEvent, ToolOutputDeltaEvent, ToolStartEvent
+from laneway.agent_events import (
+    AgentEvent,
+    ConfirmationRequiredEvent,
+    ExternalTaskCompletedEvent,
+    ExternalTaskPendingEvent,
+    ExternalTaskProgressEvent,
+    SubagentProgressEvent,
+    TextDeltaEvent,
+    ToolOutputDeltaEvent,
+    ToolStartEvent,
+)
 from laneway.errors import OverloadedError
 from laneway.events import LanePaused, MessageAccepted, TurnEnded, TurnReplied
 from laneway.gateway.hub import Frame, Hub, frame_of, json_of
@@ -160,3 +170,23 @@ def test_secrets_that_a_tool_has_come_upon_are_not_told_and_what_is_to_be_approv
     told = summed_up([start, delta])
     assert secret not in str(told)
     assert told["calls"][0]["tool_name"] == "bash"
+
+
+def test_secrets_in_external_tasks_are_not_told_also_not_in_those_of_sub_agents() -> None:
+    secret = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
+    task: dict[str, Any] = {"task_id": f"task-{'0f' * 20}", "lane": "execute", "command_type": "bash"}
+    events: list[AgentEvent] = [
+        ExternalTaskPendingEvent(**task, payload={"command": f"curl -H 'Authorization: Bearer {secret}'"}),
+        ExternalTaskProgressEvent(**task, worker="w1", text=f"OPENAI_API_KEY={secret}"),
+        ExternalTaskCompletedEvent(**task, success=False, error=f"token={secret}"),
+        ToolStartEvent(tool_id="1", tool_name="bash", args={"command": f"export OPENAI_API_KEY={secret}"}),
+    ]
+    for event in events:
+        for depth in range(3):
+            told = str(frame_of(OWNER, event, "r").data)
+            assert secret not in told, (event, depth)
+            assert task["task_id"] in told or "tool_start" in told
+            event = SubagentProgressEvent(task_id="sub-1", child_session_id="s1~0", event=event.to_dict())
+    asked = ConfirmationRequiredEvent(approval_id="a", tool_id="1", tool_name="bash", args={"key": secret})
+    inside = SubagentProgressEvent(task_id="sub-1", child_session_id="s1~0", event=asked.to_dict())
+    assert secret in str(frame_of(OWNER, inside, "r").data)

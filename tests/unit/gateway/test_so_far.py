@@ -8,6 +8,10 @@ from laneway.agent_events import (
     AgentEvent,
     ConfirmationReceivedEvent,
     ConfirmationRequiredEvent,
+    ExternalTaskCompletedEvent,
+    ExternalTaskPendingEvent,
+    ExternalTaskProgressEvent,
+    ExternalTaskStartedEvent,
     ModelRetryEvent,
     QueueAlertEvent,
     ReasoningDeltaEvent,
@@ -78,3 +82,22 @@ def test_rounds_that_are_done_stand_before_the_one_under_way() -> None:
     )
     assert (facts["turn"], facts["text"], facts["messages"]) == (2, "two", ["m1", "m2"])
     assert [(each["turn"], each["text"]) for each in facts["rounds"]] == [(1, "one")]
+
+
+def test_a_call_that_somebody_else_makes_is_shown_with_its_task_and_how_far_that_is() -> None:
+    task: dict[str, Any] = {"task_id": "t1", "lane": "execute", "command_type": "bash"}
+    events = (
+        ToolStartEvent(**CALL, args={}),
+        ExternalTaskPendingEvent(**task, tool_id="c1"),
+        ExternalTaskStartedEvent(**task, worker="w1"),
+        ExternalTaskProgressEvent(**task, worker="w1", text="half", percent=50),
+        ExternalTaskProgressEvent(**{**task, "task_id": "t2"}, worker="w1", text="of another"),
+    )
+    [call] = told(*events)["calls"]
+    assert call["state"] == "running"
+    progress = {"text": "half", "percent": 50}
+    assert call["task"] == {"task_id": "t1", "state": "started", "worker": "w1", "progress": progress}
+    [ended] = told(*events, ExternalTaskCompletedEvent(**task, success=True, state="completed", worker="w1"))["calls"]
+    assert ended["task"]["state"] == "completed"
+    secret = ExternalTaskProgressEvent(**task, worker="w1", text="key sk-abcdefghijklmnopqrstuvwxyz0123456789")
+    assert "abcdefghijklmnop" not in str(told(*events, secret))
