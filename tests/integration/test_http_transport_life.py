@@ -28,6 +28,7 @@ from laneway.testing.transports import DeskStage
 from laneway.transports.http import HttpTransport
 from laneway.worker import Worker
 from tests.gateway_stage import gateway_in
+from tests.integration.processes import eventually
 
 DONE = ExternalTaskResult(result="done")
 
@@ -289,8 +290,7 @@ async def test_hundreds_may_wait_on_one_transport_and_hold_up_nobody(tmp_path: P
         transport = site.connect()
         lease = await begun(stage, transport, "t1")
         waiting = [asyncio.ensure_future(transport.claim(f"w{at}", wait_ms=60_000)) for at in range(200)]
-        while sum(each.waiting for each in site.gateway.hall.workers()) < len(waiting):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)
+        assert await eventually(lambda: sum(each.waiting for each in site.gateway.hall.workers()) == len(waiting))
         assert await transport.complete("t1", lease.token, DONE) is True
         await stage.put("t2")
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -310,6 +310,23 @@ async def test_a_worker_that_asks_too_often_is_slowed_down_and_loses_nothing(tmp
             assert await transport.heartbeat("t1", lease.token) is True
         assert time.monotonic() - began > 0.9  # 20 at once, and 20 a second
         await transport.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["claim", "frames"])
+async def test_who_hangs_up_while_it_waits_takes_nothing(tmp_path: Path, path: str) -> None:
+    site = Site(tmp_path)
+    claim = {"worker": "gone", "wait_ms": 60_000}
+    body = claim if path == "claim" else {"frames": [{"v": 1, "id": 1, "op": "claim", **claim}]}
+    async with site.up() as stage:
+        url, headers = f"http://127.0.0.1:{site.port}/v1/tasks/{path}", {"Authorization": f"Bearer {site.secret}"}
+        async with httpx2.AsyncClient(timeout=60) as client:
+            asking = asyncio.ensure_future(client.post(url, json=body, headers=headers))
+            assert await eventually(lambda: any(each.waiting for each in site.gateway.hall.workers()))
+            asking.cancel()
+            assert await eventually(lambda: not any(each.waiting for each in site.gateway.hall.workers()))
+        await stage.put("t1", "write")
+        assert await stage.state("t1") == "pending"
 
 
 # ---- too much ----

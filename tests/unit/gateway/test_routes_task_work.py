@@ -227,6 +227,7 @@ async def test_a_worker_gets_tasks_of_its_own_tenant_only(tmp_path: Path) -> Non
             await here.ask("of-acme/release", {"token": lease["token"]}, headers)
         names = {lease["task"]["task_id"] for lease in await here.claim(everybody, limit=9)}
         assert names == {"of-acme", "of-other"}
+        assert await here.claim({**everybody, "Laneway-Tenant": ""}, limit=9) == []  # they have them all
         assert (await here.ask("claim", {"worker": "w"}, {**acme, "Laneway-Tenant": "other"})).status_code == 403
 
 

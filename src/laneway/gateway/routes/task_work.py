@@ -23,7 +23,6 @@ from laneway.external import ExternalTaskResult, Lease, Progress
 from laneway.gateway.access import Caller, Scope
 from laneway.gateway.deps import checked_caller, gateway_of
 from laneway.gateway.lookup import find_task
-from laneway.gateway.service import Gateway
 from laneway.gateway.views import REASON_MAX, View, router_of
 from laneway.runtime.task_hall import CLAIM_MAX, NAME_MAX, NAMES_MAX, Guest
 from laneway.transports.wire import Desk, answer, lease_frame
@@ -179,12 +178,12 @@ class Accepted(View):
 class _Visitor:
     """The hall as one request sees it: a desk whose claims end when nobody waits for their answer any more."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, caller: Caller) -> None:
         self._gateway = gateway_of(request)
-        self._caller = checked_caller(request, Scope.WORKER)
+        self._caller = caller
         self._receive = request.receive
-        is_bound = not self._caller.sees_all or "laneway-tenant" in request.headers
-        guest = Guest(self._caller.name, self._caller.tenant if is_bound else None)
+        is_bound = not caller.sees_all or bool(request.headers.get("laneway-tenant"))
+        guest = Guest(caller.name, caller.tenant if is_bound else None)
         self._hall: Desk = self._gateway.hall.bound(guest)
         self.start, self.heartbeat = self._hall.start, self._hall.heartbeat
         self.complete, self.release = self._hall.complete, self._hall.release
@@ -261,7 +260,7 @@ class Answers(View):
 )
 async def frames(request: Request) -> Response:
     """Answer frames. Each is answered by itself: what is wrong with one changes nothing for the others."""
-    visitor = _Visitor(request)
+    visitor = _Visitor(request, checked_caller(request, Scope.WORKER))
     asked = _frames(await request.body())
     if len(asked) == 1:
         return _json({"answers": [await answer(visitor, asked[0])]})
@@ -275,21 +274,21 @@ async def frames(request: Request) -> Response:
 async def claim(body: Claim, request: Request) -> Response:
     """Give a worker tasks that it can do. Nothing may be begun before `start` was answered."""
     wanted = body.model_dump(exclude={"v", "worker"}, exclude_unset=True, exclude_none=True)
-    leases = await _Visitor(request).claim(body.worker, **wanted)
+    leases = await _Visitor(request, checked_caller(request, Scope.WORKER)).claim(body.worker, **wanted)
     return _json({"leases": [lease_frame(lease) for lease in leases]})
 
 
 @router.post("/tasks/{task_id}/start", summary="Begin a task")
 async def start(task_id: str, body: Start, request: Request) -> Noted:
     """When this was answered, the worker may begin; 409: it must not. Saying it twice is saying it once."""
-    await _Visitor(request).start(task_id, body.token)
+    await _Visitor(request, checked_caller(request, Scope.WORKER)).start(task_id, body.token)
     return Noted()
 
 
 @router.post("/tasks/{task_id}/heartbeat", summary="Show a sign of life")
 async def heartbeat(task_id: str, body: Heartbeat, request: Request) -> Wanted:
     """Keep a lease, and say how far the task is. `wanted` is false when nobody wants it any more: stop then."""
-    visitor = _Visitor(request)
+    visitor = _Visitor(request, checked_caller(request, Scope.WORKER))
     sign = body.progress
     if sign is None:
         return Wanted(wanted=await visitor.heartbeat(task_id, body.token))
@@ -298,35 +297,40 @@ async def heartbeat(task_id: str, body: Heartbeat, request: Request) -> Wanted:
 
 @router.post("/tasks/{task_id}/complete", summary="Say what came out of a task")
 async def complete(task_id: str, body: Completion, request: Request) -> Accepted:
-    """The result counts when this was answered; a second time is answered the same."""
-    return await _end(request, task_id, body, ExternalTaskResult(result=body.result))
+    """The result counts when this was answered; a second time is answered the same.
+
+    Without `token` it is the word of an operator, who needs the scope `operate`; it is kept in the audit log.
+    """
+    result = ExternalTaskResult(result=body.result)
+    if body.token is None:
+        return await _end_by_operator(request, task_id, body.reason, result)
+    visitor = _Visitor(request, checked_caller(request, Scope.WORKER))
+    return Accepted(accepted=await visitor.complete(task_id, body.token, result))
 
 
 @router.post("/tasks/{task_id}/fail", summary="Say that a task did not work")
 async def fail(task_id: str, body: Failure, request: Request) -> Accepted:
     """The same as `complete` for a task that did not work; the model hears why."""
-    return await _end(request, task_id, body, ExternalTaskResult(success=False, error=body.error, result=body.result))
+    result = ExternalTaskResult(success=False, error=body.error, result=body.result)
+    if body.token is None:
+        return await _end_by_operator(request, task_id, body.reason, result)
+    visitor = _Visitor(request, checked_caller(request, Scope.WORKER))
+    return Accepted(accepted=await visitor.complete(task_id, body.token, result))
 
 
 @router.post("/tasks/{task_id}/release", summary="Give a task back")
 async def release(task_id: str, body: Return, request: Request) -> Noted:
     """Give a task back, so that another worker gets it. A lease that is gone already is no error."""
-    await _Visitor(request).release(task_id, body.token, body.reason, begun=body.begun)
+    await _Visitor(request, checked_caller(request, Scope.WORKER)).release(
+        task_id, body.token, body.reason, begun=body.begun
+    )
     return Noted()
 
 
-async def _end(request: Request, task_id: str, body: Ending, result: ExternalTaskResult) -> Accepted:
-    if body.token is not None:
-        return Accepted(accepted=await _Visitor(request).complete(task_id, body.token, result))
+async def _end_by_operator(request: Request, task_id: str, reason: str, result: ExternalTaskResult) -> Accepted:
+    """The word of an operator: written down before it counts."""
     gateway, caller = gateway_of(request), checked_caller(request, Scope.OPERATE)
     result.check()
-    return await _end_by_operator(gateway, caller, task_id, body.reason, result)
-
-
-async def _end_by_operator(
-    gateway: Gateway, caller: Caller, task_id: str, reason: str, result: ExternalTaskResult
-) -> Accepted:
-    """The word of an operator: written down before it counts."""
     workspace, task = await find_task(gateway, caller, task_id)
     action = "task.complete" if result.success else "task.fail"
     await gateway.audit.record(caller, action, task_id, reason=reason, state=task.state, command=task.command_type)
