@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -174,3 +175,24 @@ async def test_who_makes_the_calls_of_a_lane_is_set_and_shown(tmp_path: Path) ->
         for odd in ("-1", "soon", "1.5"):
             refused = await cli.run("lane", "set", "query", f"--background-after-ms={odd}")
             assert refused.exit_code == 2, odd
+
+
+async def test_the_doctor_asks_the_server_who_takes_the_tasks_of_its_lanes(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(EXTERNAL)
+    async with cli_stage(tmp_path, text=EXTERNAL) as cli:
+        words = ("doctor", "--workspace", str(tmp_path), "--store", cli.store, "--url", cli.server.url)
+
+        async def said(token: str = cli.token) -> tuple[str, str]:
+            found = json.loads((await cli.run(*words, "--json", TOKEN=token)).stdout)["checks"]
+            (finding,) = [each for each in found if each["check"] == "workers"]
+            return finding["state"], finding["says"]
+
+        assert (await said())[0] == "warn"
+        await cli.server.gateway.hall.claim("w1", lanes=["query"])
+        state, says = await said()
+        assert state == "ok"
+        assert says.endswith("has 1: w1")
+        own = (await cli.server.token("chat", tenant="acme"))["Authorization"].removeprefix("Bearer ")
+        state, says = await said(own)
+        assert state == "ok"
+        assert "is seen with a token" in says

@@ -11,14 +11,14 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from laneway.errors import LanewayError, StoreUnavailableError
+from laneway.errors import DeniedError, LanewayError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from laneway.gateway.launch import Launch, ServeOptions
@@ -443,6 +443,63 @@ def _ready(patient: Patient) -> tuple[int | None, str, float | None]:
     return answer.status_code, answer.text[:300], skew_s
 
 
+def _workers(patient: Patient) -> Found:
+    """Whether somebody takes the tasks of the lanes whose calls are made elsewhere."""
+    if patient.launch is None:
+        return
+    outside = [
+        (spec.name, lane, handler)
+        for spec in patient.launch.workspaces
+        for lane, handler in (spec.agent.queue.lane_handlers.items() if spec.agent.queue is not None else ())
+        if handler.mode == "external"
+    ]
+    if not outside:
+        return
+    url = _url(patient)
+    workers, why = _workers_at(patient, url)
+    for workspace, lane, handler in outside:
+        where = f"lane {lane!r} of workspace {workspace!r}"
+        labels = "".join(f" --label {label}" for label in handler.labels)
+        way = f"laneway worker --connect {url} --lanes {lane}{labels}, with a token of the scope worker"
+        if workers is None:
+            yield State.OK, f"{where} needs workers ({way}); {why}", ""
+            continue
+        able = [each["name"] for each in workers if _could_take(each, workspace, lane, handler.labels)]
+        if able:
+            yield State.OK, f"{where} has {len(able)}: {', '.join(sorted(set(able))[:5])}", ""
+        else:
+            then = f"wait {handler.timeout_ms:,} ms, and then they {'run here' if handler.fallback else 'fail'}"
+            yield State.WARN, f"no worker takes the tasks of {where}: its calls {then}", f"{way}; or mode = internal"
+
+
+def _could_take(worker: Mapping[str, Any], workspace: str, lane: str, labels: Iterable[str]) -> bool:
+    return (
+        worker["health"] != "quiet"
+        and (not worker["lanes"] or lane in worker["lanes"])
+        and (not worker["workspaces"] or workspace in worker["workspaces"])
+        and set(labels) <= set(worker["labels"])
+    )
+
+
+def _workers_at(patient: Patient, url: str) -> tuple[list[dict[str, Any]] | None, str]:
+    """The workers that a server knows; None and why, if it does not say."""
+    import httpx2
+
+    from laneway.cli.client import Server, Target
+    from laneway.cli.credentials import ASK
+
+    said = patient.environ.get("LANEWAY_TOKEN", "")
+    try:
+        target = Target(url=url, token=said if said != ASK else "")
+        with Server(target, timeout=httpx2.Timeout(TIMEOUT_S)) as server:
+            server.get("/lanes", limit=1)  # whoever sees one tenant only does not see the workers of all
+            return list(server.items("/workers")), ""
+    except DeniedError:
+        return None, "who works for the server at this moment is seen with a token: LANEWAY_TOKEN"
+    except LanewayError:  # the check of the server says it
+        return None, "no server says who works for it"
+
+
 CHECKS: Final[Mapping[str, Check]] = {
     "python": _python,
     "extras": _extras,
@@ -455,5 +512,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "tokens": _tokens,
     "port": _port,
     "server": _server,
+    "workers": _workers,
 }
 """The checks in their order: the configuration says where the store is and what the port is."""

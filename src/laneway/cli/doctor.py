@@ -34,7 +34,7 @@ def doctor(
     online: Annotated[bool, typer.Option("--online", help="Ask the models something, too: a few tokens.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check the set-up: Python, extras, store, configuration, models, tokens, port, server.
+    """Check the set-up: Python, extras, store, configuration, models, tokens, port, server, workers.
 
     Nothing is changed. The exit code is 1 if something has to be fixed.
     """

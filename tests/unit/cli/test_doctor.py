@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,3 +181,49 @@ def test_a_check_that_breaks_does_not_stop_the_others(tmp_path: Path, monkeypatc
     found = look(tmp_path)
     assert "no such thing" in found["broken"][0].says
     assert found["python"][0].state is State.OK
+
+
+# ---- workers ----
+
+OUTSIDE = """
+default_model: scripted
+queue:
+  lane_handlers:
+    execute: {mode: external, labels: [gpu], timeout_ms: 5000}
+    query: {mode: hybrid}
+"""
+TRIES: list[tuple[dict[str, Any], bool]] = [
+    ({}, False),
+    ({"labels": ["gpu", "x"]}, True),
+    ({"labels": ["gpu"], "lanes": ["execute"]}, True),
+    ({"labels": ["gpu"], "lanes": ["query"]}, False),
+    ({"labels": ["gpu"], "workspaces": ["default"]}, True),
+    ({"labels": ["gpu"], "workspaces": ["other"]}, False),
+    ({"labels": ["gpu"], "health": "quiet"}, False),
+]
+
+
+def test_a_lane_whose_calls_are_made_elsewhere_is_told_how_to_get_workers(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(OUTSIDE)
+    (found,) = look(tmp_path, "gateway.port=1")["workers"]
+    assert found.state is State.OK
+    assert "lane 'execute' of workspace 'default' needs workers" in found.says
+    assert "laneway worker --connect http://127.0.0.1:1 --lanes execute --label gpu" in found.says
+
+
+def test_without_such_a_lane_nothing_is_said_of_workers(tmp_path: Path) -> None:
+    assert "workers" not in look(tmp_path, FREE)
+
+
+@pytest.mark.parametrize(("facts", "could"), TRIES)
+def test_only_a_worker_that_could_take_its_tasks_is_one_for_a_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], could: bool
+) -> None:
+    (tmp_path / "agent.yaml").write_text(OUTSIDE)
+    plain = {"name": "w1", "health": "idle", "lanes": [], "workspaces": [], "labels": []}
+    monkeypatch.setattr(checkup, "_workers_at", lambda *_: ([{**plain, **facts}], ""))
+    (found,) = look(tmp_path, FREE)["workers"]
+    assert found.state is (State.OK if could else State.WARN)
+    assert ("has 1: w1" in found.says) is could
+    assert could or "its calls wait 5,000 ms, and then they fail" in found.says
+    assert could or "laneway worker --connect" in found.hint
