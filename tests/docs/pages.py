@@ -14,7 +14,7 @@ PAGES = [*SHOWING, *sorted((DOCS / "concepts").glob("*.md"))]
 """Every page whose code is run; those in `SHOWING` have some."""
 
 BLOCK = re.compile(r"^```(?P<kind>[\w+-]+)\n(?P<text>.*?)^```\n", re.DOTALL | re.MULTILINE)
-NAME = re.compile(r"(?:#|//) (?P<name>[\w-]+(?:/[\w-]+)*\.(?:py|yaml|toml|json5|hcl))\n")
+NAME = re.compile(r"(?:#|//) (?P<name>[\w-]+(?:/[\w-]+)*\.(?:py|mjs|yaml|toml|json5|hcl))\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

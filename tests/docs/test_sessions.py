@@ -14,20 +14,30 @@ from pathlib import Path
 import pytest
 
 from tests.docs.consoles import Console, is_session, is_start
-from tests.docs.pages import DOCS, PAGES, blocks_of
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks_of
 
 SESSIONS = [page for page in PAGES if any(is_session(block) for block in blocks_of(page))]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
 def test_the_sessions_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
     assert carried_out(page, tmp_path)
 
 
 @pytest.mark.slow
-def test_where_there_is_no_curl_the_pages_are_carried_out_all_the_same(tmp_path: Path) -> None:
-    assert carried_out(DOCS / "howto" / "talk-over-http.md", tmp_path, with_stand_in=True)
+@pytest.mark.parametrize("name", ["talk-over-http.md", "worker-in-any-language.md"])
+def test_where_there_is_no_curl_the_pages_are_carried_out_all_the_same(name: str, tmp_path: Path) -> None:
+    assert carried_out(DOCS / "howto" / name, tmp_path, with_stand_in=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("worker-in-any-language.md", "worker.mjs"), ("ci-fleet.md", "ci_fleet/agent.yaml")]
+)
+def test_a_page_shows_a_file_of_the_examples_as_it_is(name: str, file: str) -> None:
+    text = (ROOT / "examples" / file).read_text(encoding="utf-8")
+    assert [block.text for block in blocks_of(DOCS / "howto" / name) if block.text == text] == [text]
 
 
 def carried_out(page: Path, tmp_path: Path, *, with_stand_in: bool = False) -> int:
@@ -44,11 +54,12 @@ def carried_out(page: Path, tmp_path: Path, *, with_stand_in: bool = False) -> i
             elif is_session(block):
                 console.check(block)
                 sessions += 1
+        console.stop_workers()
     return sessions
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_program_with_a_name_is_run_by_its_page(page: Path) -> None:
-    run_by_page = {shlex.split(command)[1] for block in blocks_of(page) for command in block.commands if " " in command}
-    programs = [block.file for block in blocks_of(page) if block.file.endswith(".py")]
+    run_by_page = {word for block in blocks_of(page) for command in block.commands for word in shlex.split(command)[1:]}
+    programs = [block.file for block in blocks_of(page) if block.file.endswith((".py", ".mjs"))]
     assert [name for name in programs if name not in run_by_page] == []
