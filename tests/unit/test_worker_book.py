@@ -8,7 +8,7 @@ import pytest
 
 from laneway.errors import RateLimitedError, UsageError
 from laneway.external import TaskState
-from laneway.kernel.task_entries import TaskEntry
+from laneway.kernel.task_entries import TaskEntry, Wanted
 from laneway.records import Effect
 from laneway.rows import Owner
 from laneway.runtime.worker_book import (
@@ -259,3 +259,12 @@ def test_strangers_without_end_never_fill_the_book() -> None:
     assert len(on.book) <= WORKERS_MAX
     assert on.meet("busy") is busy
     assert on.meet("w5").first_seen_ms == on.wall
+
+
+def test_a_worker_that_asks_for_each_lane_apart_is_listed_with_all_of_them() -> None:
+    record = WorkerRecord(name="w")
+    record.asks(Wanted(frozenset({"execute"}), frozenset({"bash"}), frozenset({"gpu"})))
+    record.asks(Wanted(frozenset({"query"}), frozenset({"read"}), frozenset({"gpu"})))
+    assert (record.lanes, record.commands, record.labels) == (["execute", "query"], ["bash", "read"], ["gpu"])
+    record.asks(Wanted())
+    assert (record.lanes, record.commands, record.labels) == ([], [], ["gpu"])

@@ -142,7 +142,8 @@ class TaskHall:
         served = _checked_names("workspaces", workspaces)
         desks = self._at_work(served)
         record = self.book.meet(name, about or {}, who=guest.who, tenant=guest.tenant)
-        record.wanted, record.workspaces = wanted, tuple(sorted(served))
+        record.asks(wanted)
+        record.workspaces = tuple(sorted(served))
         for desk in desks:
             desk.catch_up()
         self.book.check(record)
@@ -311,7 +312,7 @@ class TaskHall:
             wait_ms = max(0, entry.held_due - self._now())
             return f"it waits up to {wait_ms} ms for worker {entry.held_for!r}, which began the one before it"
         here = [each for each in known if not each.workspaces or entry.owner.workspace in each.workspaces]
-        able = [each for each in here if each.wanted.allows(entry, each.name)]
+        able = [each for each in here if any(wanted.allows(entry, each.name) for wanted in each.asked)]
         if able:
             names = ", ".join(sorted({each.name for each in able})[:5])
             return f"every worker that could take it is busy: {names}"

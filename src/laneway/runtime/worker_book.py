@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ REFUSE_AFTER: Final = 10
 REFUSE_FIRST_MS: Final = 1_000
 REFUSE_LAST_MS: Final = 60_000
 TEXT_MAX: Final = 200
+ASKED_MAX: Final = 16
 NUMBER_MAX: Final = 10**9
 _Name = tuple[str, str | None, str]  # whose token, tenant, name
 _Key = tuple[str, str | None, str, str]  # the same, and which instance
@@ -49,7 +50,7 @@ class WorkerRecord:
     version: str = ""
     host: str = ""
     pid: int = 0
-    wanted: Wanted = field(default_factory=Wanted)
+    asked: dict[Wanted, None] = field(default_factory=dict)  # what its claims ask for: one for each lane, perhaps
     workspaces: tuple[str, ...] = ()
     first_seen_ms: int = 0  # wall
     last_seen_ms: int = 0  # wall
@@ -63,6 +64,28 @@ class WorkerRecord:
     waiting: int = 0  # claims that are open
     shares_name: bool = False
     held: dict[str, TaskEntry] = field(default_factory=dict)
+
+    def asks(self, wanted: Wanted) -> None:
+        """A claim of it asks for this."""
+        self.asked.pop(wanted, None)
+        self.asked[wanted] = None
+        if len(self.asked) > ASKED_MAX:
+            del self.asked[next(iter(self.asked))]
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes it asks for; none means all."""
+        return _all_of(each.lanes for each in self.asked)
+
+    @property
+    def commands(self) -> list[str]:
+        """The tools whose calls it makes; none means all."""
+        return _all_of(each.commands for each in self.asked)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels it has."""
+        return sorted({label for each in self.asked for label in each.labels})
 
     def holds(self) -> list[TaskEntry]:
         """The tasks it has at this moment."""
@@ -231,6 +254,12 @@ def _idle(records: Mapping[_Key, WorkerRecord]) -> list[tuple[int, _Key]]:
     """Those who neither wait nor have anything, with when they were heard of; the longest silence first."""
     idle = [(record.seen_at, key) for key, record in records.items() if not record.waiting and not record.holds()]
     return sorted(idle, key=lambda each: each[0])
+
+
+def _all_of(named: Iterable[frozenset[str]]) -> list[str]:
+    """What is named at all; nothing if somebody names nothing, which means everything."""
+    parts = list(named)
+    return sorted(frozenset().union(*parts)) if all(parts) else []
 
 
 def _checked(about: object) -> dict[str, Any]:

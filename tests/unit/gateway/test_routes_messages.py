@@ -201,6 +201,8 @@ async def test_a_worker_may_not_read_messages(tmp_path: Path) -> None:
         one = (await stage.send("s1", "hello"))["message_id"]
         worker = await stage.token("worker")
         assert refusal(await stage.client.get(f"/v1/messages/{one}", headers=worker)) == (403, "permission_denied")
+        assert (await stage.client.get(f"/v1/messages/{one}")).status_code == 200  # a worker's token closes nothing
+        await stage.token("chat")
         assert refusal(await stage.client.get(f"/v1/messages/{one}")) == (401, "not_authenticated")
 
 
