@@ -179,6 +179,12 @@ class BackgroundCall(Child):
         self._asked.set_result(reason or "cancelled")
         return True
 
+    def end_quietly(self, reason: str) -> None:
+        """End it, and tell nobody: whoever ends it knows."""
+        self.is_unwanted = True
+        self._mail.note_awaited(self)
+        self.cancel(reason)
+
     def leave(self) -> None:
         """The session is closed: a task that is out stays out; a call of this process is ended."""
         if not self._ended.done():
@@ -294,10 +300,13 @@ class Background:
     def has_room(self, run: Run) -> bool:
         """Whether a call of a run may be moved.
 
-        Not in a plan, whose step is done when its calls are. Not without end: where only ends of earlier calls have
-        begun the run, it waits.
+        Not in a plan, whose step is done when its calls are. Not without end: a run that only the end of another call
+        has begun moves one, and not more than so many such runs follow each other.
         """
-        return len(self._live) < CALLS_MAX and run.planner.course is None and run.turn.depth < FOLLOWUPS_MAX
+        if len(self._live) >= CALLS_MAX or run.planner.course is not None:
+            return False
+        depth = run.turn.depth
+        return depth == 0 or (depth < FOLLOWUPS_MAX and run.calls.moved == 0)
 
     def move(self, run: Run, asked: Asked, number: int, after_ms: int, task_id: str) -> BackgroundCall:
         """A call of round `number` goes on in the background; raises when that cannot be written down now."""
@@ -364,8 +373,7 @@ class Background:
         mine = [call for call in self._live.values() if call.run_id == run.id]
         if reason and mine and not run.goes_on_later:
             for call in mine:
-                call.is_unwanted = True
-                call.cancel(reason)
+                call.end_quietly(reason)
             await asyncio.wait([call.over for call in mine])
 
     async def close(self, *, for_good: bool) -> None:
@@ -373,8 +381,7 @@ class Background:
         live = list(self._live.values())
         for call in live:
             if for_good:
-                call.is_unwanted = True
-                call.cancel("the session was closed")
+                call.end_quietly("the session was closed")
             else:
                 call.leave()
         if live:

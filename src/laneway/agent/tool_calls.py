@@ -143,6 +143,7 @@ class CallMaker:
         self._run = run
         self._session = run.session
         self._live: dict[str, _Call] = {}
+        self.moved = 0  # how many go on in the background
         self._doubtful: set[str] = set()
         self._out: dict[str, Any] = {}  # keys of calls that somebody else makes since before a restart: their arguments
 
@@ -430,6 +431,7 @@ class CallMaker:
             self._move_later(each, MOVE_AGAIN_MS)
             return
         each.background = moved
+        self.moved += 1
         moved.stop = functools.partial(self._stop_behind, each)
         del self._live[call.id]
         result = moved.answer()

@@ -119,6 +119,15 @@ class Workspace:
         except BaseException:
             self.host.guests.discard(self)
             raise
+        for owner in list(engine.kernel.boxes):
+            if self._is_owed(owner):
+                self._wake(owner)
+
+    def _is_owed(self, owner: Owner) -> bool:
+        """Whether a session has a call in the background whose end nobody can tell but the session itself."""
+        box = self.inbox.engine.kernel.boxes.get(owner)
+        children = box.children.values() if box is not None else ()
+        return any(child.live and child.is_call for child in children)
 
     def _set_up_lanes(self) -> None:
         """The lanes of this workspace are as wide as its own file says; those of all are as the first one says."""
@@ -204,7 +213,7 @@ class Workspace:
         return list(self._sessions.values())
 
     def _wake(self, owner: Owner) -> None:
-        """A turn waits for its session to be opened."""
+        """A turn, or the end of a call, waits for its session to be opened."""
         key = (owner.tenant, root_of(owner.session))
         if not self._is_closed and key not in self._opening and key not in self._sessions:
             self._open_soon(key)
@@ -233,8 +242,9 @@ class Workspace:
 
         def again() -> None:
             self._later.discard(timer)
-            if self.inbox.engine.is_open and self.inbox.engine.is_unattended(self.owner(*key)):
-                self._wake(self.owner(*key))
+            owner, engine = self.owner(*key), self.inbox.engine
+            if engine.is_open and (engine.is_unattended(owner) or self._is_owed(owner)):
+                self._wake(owner)
             elif key not in self._opening:
                 self.unopened.pop(key, None)  # nothing waits for it any more
 

@@ -213,6 +213,8 @@ class Delivery:
             taken = [item for item in known if self._may_inject(turn, item)]
         else:
             taken = [item for item in box.parked_items() if item.aim == turn.id and only in ("", item.id)]
+            if not only:
+                taken += [item for item in box.steering_items() if item.fits(turn)]
         for item in taken:
             if item.state in WAITING_STATES:
                 box.count(item, -1)
@@ -223,8 +225,10 @@ class Delivery:
             self._message_event(MessageInjected, item, wall, boundary=turn.boundaries)
             self._out.append(Touch(box.owner, item))
         if taken:
-            if any(item.is_user for item in taken):  # else nobody but the agent has asked for what follows
+            if any(item.is_user for item in taken):
                 turn.depth = 0
+            elif turn.kind is not MessageKind.USER:  # nobody but the agent has asked for what follows
+                turn.depth = max(turn.depth, *(item.depth for item in taken))
             self._out.append(Touch(box.owner, turn))
             self._arm(box, now)
         seen = turn.delivered | turn.offered

@@ -356,6 +356,7 @@ class Mailbox:
         "parked",
         "requested",
         "setup_error",
+        "steering",
         "timer",
         "turn",
         "waiting",
@@ -369,6 +370,7 @@ class Mailbox:
         self.waiting_users = 0
         self.cutting: Item | None = None  # the one that runs before all others: an interrupt
         self.overflow: list[Item] = []  # summarized, and not yet told to the agent
+        self.steering: dict[str, Item] = {}  # ends of calls in the background that wait, and some that no longer do
         self.parked: dict[str, Item] = {}  # those that aim at the turn, and some that no longer do
         self.turn: TurnEntry | None = None
         self.requested: tuple[str, Priority] | None = None  # which slot was asked for
@@ -411,6 +413,8 @@ class Mailbox:
         self.waiting += step
         if item.is_user:
             self.waiting_users += step
+        if step > 0 and item.steers:
+            self.steering[item.id] = item
         if step > 0 and item.expires_ms:
             heappush(self.expiries, (item.expires_at, item.seq, item))
 
@@ -419,6 +423,12 @@ class Mailbox:
         found = [item for item in self.parked.values() if item.state is MessageState.PARKED]
         self.parked = {item.id: item for item in found}
         return sorted(found, key=lambda item: item.place)
+
+    def steering_items(self) -> list[Item]:
+        """What no user sent and may go into the running turn, in order."""
+        if self.steering:
+            self.steering = {name: item for name, item in self.steering.items() if item.state in WAITING_STATES}
+        return [item for item in self.steering.values() if item.state is MessageState.QUEUED]
 
     def waiting_items(self) -> list[Item]:
         """What waits, in order."""

@@ -437,7 +437,8 @@ class Mailroom(Reception):
         if note is not None:
             item = Item(child.owner, note, seq=self._next_seq())
             item.depth = child.depth + 1
-            self.accept(item, settings, steers=steers, now=now, wall=wall)
+            item.steers = steers
+            self.accept(item, settings, now=now, wall=wall)
         elif box is not None:
             self._consider(box, now)
 

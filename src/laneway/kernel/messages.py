@@ -126,7 +126,7 @@ def route_key(route: Route) -> str:
     return encode([route.channel, route.account, route.thread, route.chat_type])
 
 
-_RARE = ("expires_ms", "seen_by", "attempts", "more", "depth", "debounce_ms", "max_wait_ms")
+_RARE = ("expires_ms", "seen_by", "attempts", "more", "depth", "debounce_ms", "max_wait_ms", "steers")
 
 
 class Item:
@@ -158,6 +158,7 @@ class Item:
         "seen_by",
         "seq",
         "state",
+        "steers",
         "turn_id",
     )
 
@@ -184,6 +185,7 @@ class Item:
         self.attempts = 0  # how often a process died in its turn
         self.depth = 0  # how many request_followup lie behind it
         self.more = 0  # how many further messages this one stands for in an overflow summary
+        self.steers = False  # no user sent it, and it goes into whichever turn of its route comes to a boundary
         self.set_message(message)
 
     def set_message(self, message: Message) -> None:
@@ -238,7 +240,7 @@ class Item:
 
     def fits(self, turn: TurnEntry) -> bool:
         """Whether it may go into a turn: the same route and the same rights; who began the turn does not matter."""
-        return self.is_user and self.merge_key[:2] == turn.merge_key[:2]
+        return (self.is_user or self.steers) and self.merge_key[:2] == turn.merge_key[:2]
 
     def change(self, change: Change, reason: str) -> None:
         """Move on, by the table."""
@@ -297,6 +299,7 @@ class Item:
         item.attempts = body.get("attempts", 0)
         item.more = body.get("more", 0)
         item.depth = body.get("depth", 0)
+        item.steers = body.get("steers", False)
         item.debounce_ms = body.get("debounce_ms", 0)
         item.max_wait_ms = body.get("max_wait_ms", 0)
         item.body = row.body

@@ -37,11 +37,8 @@ class Reception(Delivery):
 
     debounce_idle = False
 
-    def accept(self, item: Item, settings: QueueSettings, *, steers: bool = False, now: int, wall: int) -> Receipt:
-        """Take a message in; `MailboxFullError` if it is one too many and newcomers are to be refused.
-
-        `steers`: a message of our own that goes into the running turn, if it may.
-        """
+    def accept(self, item: Item, settings: QueueSettings, *, now: int, wall: int) -> Receipt:
+        """Take a message in; `MailboxFullError` if it is one too many and newcomers are to be refused."""
         owner = item.owner
         box = self.boxes.get(owner)
         if box is None:
@@ -58,8 +55,6 @@ class Reception(Delivery):
         self._make_room(box, victims, settings, wall)
         self._enter(box, item, settings, now, was_idle=was_idle)
         item.reason = self._take_effect(box, item, now, wall)
-        if steers and box.turn is not None and item.state is MessageState.QUEUED and not self.closing:
-            item.reason = self.park(box, item, ours=True)
         position = box.waiting
         if item.state is MessageState.QUEUED and not item.reason:
             item.reason = (
@@ -150,11 +145,11 @@ class Reception(Delivery):
                 turn.forget = True
                 self._out.append(Touch(box.owner, turn))
 
-    def park(self, box: Mailbox, item: Item, *, ours: bool = False) -> str:
+    def park(self, box: Mailbox, item: Item) -> str:
         """Aim a message at the running turn if it may go in; the answer says why, or why not."""
         turn = box.turn
         assert turn is not None
-        why_not = self.unsteerable(box, item, ours=ours)
+        why_not = self.unsteerable(box, item)
         if why_not:
             return why_not
         self._aim(box, item, turn.id)
@@ -167,14 +162,14 @@ class Reception(Delivery):
         box.parked[item.id] = item
 
     @staticmethod
-    def unsteerable(box: Mailbox, item: Item, *, ours: bool = False) -> str:
-        """Why a message may not go into the running turn; empty when it may. `ours`: it need not be a user's."""
+    def unsteerable(box: Mailbox, item: Item) -> str:
+        """Why a message may not go into the running turn; empty when it may."""
         turn = box.turn
         assert turn is not None
         why_not = _UNSTEERABLE.get(turn.state, "")
         if turn.cancelled:
             why_not = "the running turn is being ended"
-        elif not why_not and not (item.fits(turn) or (ours and item.merge_key[:2] == turn.merge_key[:2])):
+        elif not why_not and not item.fits(turn):
             same_route = item.merge_key[:1] == turn.merge_key[:1]
             why_not = (
                 "the running turn has other rights" if same_route else "the running turn belongs to another thread"

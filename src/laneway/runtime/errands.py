@@ -320,7 +320,8 @@ class Errands(Arrivals):
             note = _note_of(child, state, text)
             child._note = self._system_message(owner, note, child.route, child.sender)
         item = Item(owner, child._note, seq=self.store.next_seq())
-        self.kernel.accept(item, SYSTEM_SETTINGS, steers=child.is_call, now=self.now(), wall=self.wall())
+        item.steers = child.is_call
+        self.kernel.accept(item, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())
         self.journal.after(owner, functools.partial(self._child_stored, child.id))
 
     def _child_stored(self, child_id: str, error: Exception | None) -> None:
@@ -361,6 +362,7 @@ class Errands(Arrivals):
         self.carry_out()
 
     def _close_child(self, entry: ChildEntry, state: str, text: str, *, awaited: bool) -> None:
+        entry.awaited = awaited
         quiet = awaited or entry.silenced
         note = None if quiet else self._child_note(entry, state, text)
         self.kernel.end_child(entry, state, note, SYSTEM_SETTINGS, now=self.now(), wall=self.wall())

@@ -211,7 +211,9 @@ class AgentRun(LivingRun):
             self._break(f"{name} ({context.call_id} of {context.run_id}) runs a second time")
         session = self._session_of(life, context.session_id)
         run = session._run if session is not None else None
-        if run is None or run.id != context.run_id or (run.turn.cancelled and name != "must"):
+        goes_on = session is not None and key in session.background_calls.keys()  # noqa: SIM118 - no mapping
+        is_over = run is None or run.id != context.run_id or (run.turn.cancelled and name != "must")
+        if is_over and not goes_on:  # in the background a call may be tried again without its run
             self._break(f"{name} starts for {context.run_id}, which is over")
         if effect is not Effect.READ and key not in self._intents():
             self._break(f"{name} ({context.call_id} of {context.run_id}) starts, and its intent is not on disk")
@@ -432,10 +434,21 @@ class AgentRun(LivingRun):
 
     def _live_rows(self) -> list[str]:
         messages = [f"{row.id} {row.state}" for row in self._disk.messages.values() if row.live and row.state != "held"]
-        turns = [f"{row.id} {row.state}" for row in self._disk.states.values() if row.live and row.kind == "turn"]
+        kinds = ("turn", "child")
+        turns = [f"{row.id} {row.state}" for row in self._disk.states.values() if row.live and row.kind in kinds]
         hosts = {id(session.host): session.host for session in self._life.sessions.values() if hasattr(session, "host")}
         writing = ["on its way to the disk" for host in hosts.values() if not host.inbox.engine.journal.is_idle]
         return messages + turns + writing
+
+    def _check_notes(self) -> None:
+        """The end of a call in the background is told once, or not at all if somebody has ended it."""
+        bodies = [row.body for row in self._disk.messages.values()]
+        for row in self._disk.states.values():
+            if row.kind == "child" and row.id.startswith("bg-"):
+                told = sum(f"background call {row.id} " in body for body in bodies)
+                wanted = 0 if json.loads(row.body)["awaited"] else 1
+                if told != wanted:
+                    raise LawBrokenError(f"the end of {row.id} ({row.state}) was told {told} times, not {wanted}")
 
     async def _end(self) -> None:
         """Everything is known, closing leaves nothing, and whoever opens it again finds the same."""
@@ -447,6 +460,7 @@ class AgentRun(LivingRun):
                 if owner == name and message not in self._disk.messages:
                     raise LawBrokenError(f"{message} was accepted, and is gone")
             self.say("history", name, str(len(before)))
+        self._check_notes()
         histories = {name: await session.history() for name, session in self._life.sessions.items()}
         await self._close_all()
         left = [task.get_name() for task in self._loop.pending_tasks() if task.get_name() != "sim main"]

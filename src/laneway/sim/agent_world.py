@@ -85,6 +85,7 @@ def draw_agent_world(seed: int, *, actions: int = 12) -> AgentWorld:
             "tool_timeout_ms": rng.choice((None, 300, 3_000)),
             "on_crash": rng.choice(("resume", "resume", "report")),
             "auto_compact": rng.random() < 0.5,
+            **_draw_background(seed),
         },
         chances=chances,
         acts=tuple(each for each in ACTIONS if rng.random() < 0.7) or ("send",),
@@ -96,6 +97,15 @@ def draw_agent_world(seed: int, *, actions: int = 12) -> AgentWorld:
         calls_max=rng.choice((1, 3, 6)),
         rounds_max=rng.choice((1, 2, 4)),
     )
+
+
+def _draw_background(seed: int) -> dict[str, Any]:
+    """Whether long calls go on in the background. With dice of its own: the rest of a world is as it was without."""
+    rng = random.Random(f"agent background {seed}")
+    if rng.random() < 0.5:
+        return {}
+    tools = [name for name in ("look", "pay", "sync", "pair", "must") if rng.random() < 0.8]
+    return {"background_after_ms": rng.choice((0, 5, 30, 200)), "background_tools": tools}
 
 
 def _draw_queue(rng: random.Random) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import pytest
 
 from laneway.agent.session import AsyncSession
 from laneway.errors import ConfigError, RunCancelledError
-from laneway.models import ScriptedModel, say
+from laneway.models import ScriptedModel, call, plan, say
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
 from laneway.policies import ConfirmationPolicy, Hook, PermissionPolicy
 from laneway.tools import FunctionTool
@@ -482,3 +482,54 @@ async def test_closing_a_session_without_a_store_ends_them() -> None:
         await session.close()
         assert bench.cancelled == ["a"]
         assert session.background() == []
+
+
+# ---- plans and sub-agents ----
+
+
+@simulated
+async def test_a_step_of_a_plan_waits_for_its_calls() -> None:
+    script = ([plan("grind", "bake")], use("mill", "a"), [say("ground")], [say("baked")], [say("done")])
+    async with stage(*script, planning=True) as (session, model, bench):
+        sent = sending(session, "go")
+        await bench.begun("a").wait()
+        await passing(10 * AFTER)
+        assert session.background() == []
+        bench.let_go("a")
+        await sent
+        assert statuses(model.requests[2])[-1] == ("a", "ok")
+
+
+@simulated
+async def test_a_sub_agent_has_ended_when_its_calls_in_the_background_have() -> None:
+    bench = bench_of("a")
+    script = ([call("task", prompt="grind")], use("mill", "a"), [say("it runs")], [say("it is ground")], [say("done")])
+    async with stage(*script, bench=bench, subagents=True) as (session, model, _):
+        sent = sending(session, "go")
+        await bench.begun("a").wait()
+        await passing(10 * AFTER)
+        [child] = session.children()
+        assert [each.tool_id for each in child.background()] == ["a"]
+        assert not sent.done()
+        bench.let_go("a")
+        assert (await sent).text == "done"
+        [result] = results(model.requests[-1])
+        assert result.output == "it is ground"
+
+
+@simulated
+async def test_a_sub_agent_that_is_ended_takes_its_calls_in_the_background_with_it() -> None:
+    bench = bench_of("a")
+    script = ([call("task", prompt="grind")], use("mill", "a"), [say("it runs")])
+    async with stage(*script, bench=bench, subagents=True) as (session, _, _):
+        sent = sending(session, "go")
+        await bench.begun("a").wait()
+        await passing(10 * AFTER)
+        [child] = session.children()
+        assert len(child.background()) == 1
+        await session.host.inbox.stop(session.session_id)
+        with pytest.raises(RunCancelledError):
+            await sent
+        await session.wait_idle()
+        assert bench.cancelled == ["a"]
+        assert child.background() == []
