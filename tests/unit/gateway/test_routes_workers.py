@@ -11,7 +11,7 @@ import pytest
 from laneway.external import ExternalTaskResult, Progress
 from laneway.gateway.task_facts import RESULT_MAX
 from laneway.gateway.task_views import WorkerView
-from laneway.kernel.task_entries import TaskEntry, TaskOrder, Wanted
+from laneway.kernel.task_entries import TaskEntry, TaskOrder
 from laneway.models import call, say
 from laneway.records import Effect
 from laneway.rows import Owner
@@ -21,7 +21,9 @@ from laneway.stores.memory import MemoryStore
 from tests.agent_stage import Held
 from tests.gateway_stage import GatewayStage, gateway_stage
 from tests.routes_stage import EXTERNAL, UNKNOWN, body_of, post, refusal, until
+from tests.stream_stage import listening, staged
 
+EVENTS = "/v1/sessions/s1/events"
 ABOUT = {"instance": "i-1", "concurrency": 4, "version": "1.2", "host": "box", "pid": 77}
 
 
@@ -157,7 +159,7 @@ async def test_a_worker_token_lists_nothing(tmp_path: Path) -> None:
 
 
 def test_a_worker_with_very_many_tasks_is_shown_with_a_hundred_of_them() -> None:
-    record = WorkerRecord(name="w", wanted=Wanted())
+    record = WorkerRecord(name="w")
     owner = Owner("default", "default", "s1")
     for number in range(150):
         entry = TaskEntry(
@@ -295,3 +297,23 @@ async def test_the_run_and_the_message_that_wait_for_a_task_say_why_nobody_takes
         assert "no worker has asked for tasks lately" in run["text"]
         message = await body_of(await stage.client.get(f"/v1/messages/{sent['message_id']}/explain"))
         assert "no worker has asked for tasks lately" in message["text"]
+
+
+async def test_what_becomes_of_a_task_is_told_on_the_stream_of_its_session(tmp_path: Path) -> None:
+    script = [[call("ls")], [say("done")]]
+    async with staged(tmp_path, script=script, text=EXTERNAL) as (stage, app), listening(app, EVENTS) as ear:
+
+        async def told(kind: str) -> dict[str, Any]:
+            payload: dict[str, Any] = (await ear.next(f"external_task_{kind}")).data["payload"]
+            return payload
+
+        await post(stage, "s1", "look")
+        hall, task_id = stage.gateway.hall, (await told("pending"))["task_id"]
+        (lease,) = await hall.claim("w1")
+        await hall.start(task_id, lease.token)
+        await hall.heartbeat(task_id, lease.token, Progress("half", 50))
+        await hall.complete(task_id, lease.token, ExternalTaskResult(result="fine"))
+        assert (await told("started"))["worker"] == "w1"
+        progress = await told("progress")
+        assert (progress["task_id"], progress["text"], progress["percent"]) == (task_id, "half", 50)
+        assert (await told("completed"))["state"] == "completed"
