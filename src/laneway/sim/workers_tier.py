@@ -536,6 +536,7 @@ class WorkersRun(LivingRun):
         self.say("heal")
         self.dice.honest = True
         until = self._loop.time() + HEALED_S
+        await asyncio.sleep(1)  # what was asked for just now is not on the disk yet
         while live := self._live_rows():
             if self._loop.time() > until:
                 raise LawBrokenError(f"stuck: not everything has ended {HEALED_S:.0f} s after healing: {live[:12]}")
