@@ -32,6 +32,7 @@ from laneway.external import ExternalTaskResult
 from laneway.sim.loop import run_sim
 from laneway.transports.http import BODY_MAX, FRAMES_MAX, GATHERED_MAX, HttpTransport
 from laneway.transports.wire import FRAME_MAX
+from tests.stage import passing
 
 URL = "http://127.0.0.1:8420"
 Answer = Callable[[list[dict[str, Any]]], Awaitable[httpx2.Response]]
@@ -65,7 +66,7 @@ class Server:
         self.peak = max(self.peak, self.open)
         try:
             waits = [frame["wait_ms"] / 1000 for frame in frames if frame["op"] == "claim"]
-            await asyncio.sleep(max([self.takes_s, *waits]))
+            await passing(1_000 * max([self.takes_s, *waits]))
         except asyncio.CancelledError:
             self.given_up += 1
             raise
@@ -122,7 +123,7 @@ def test_what_is_said_in_one_step_goes_in_one_request() -> None:
 def test_what_is_said_while_a_request_is_on_its_way_gathers_for_the_next() -> None:
     async def play(server: Server, transport: Wired) -> None:
         first = asyncio.ensure_future(transport.start("t", "k"))
-        await asyncio.sleep(0.005)
+        await passing(5)
         rest = [asyncio.ensure_future(transport.heartbeat(f"t{number}", "k")) for number in range(3)]
         done = asyncio.ensure_future(transport.complete("t", "k", ExternalTaskResult(result="x")))
         await asyncio.gather(first, *rest, done)
@@ -203,7 +204,7 @@ def test_signs_of_life_do_not_wait_behind_an_upload() -> None:
         server.takes_s = 60
         large = ExternalTaskResult(result="x" * GATHERED_MAX)
         uploads = [asyncio.ensure_future(transport.complete("t", "k", large)) for _ in range(6)]
-        await asyncio.sleep(1)
+        await passing(1000)
         assert server.open == 4  # and no more at one time
         server.takes_s = 0.01
         assert await transport.heartbeat("t", "k") is True
@@ -226,7 +227,7 @@ def test_an_answer_that_takes_long_does_not_hold_up_what_comes_after_it() -> Non
     async def play(server: Server, transport: Wired) -> None:
         server.takes_s = 10
         slow = asyncio.ensure_future(transport.start("a", "k"))
-        await asyncio.sleep(1)
+        await passing(1000)
         server.takes_s = 0.01
         assert await transport.heartbeat("b", "k") is True
         assert not slow.done()
@@ -241,7 +242,7 @@ def test_requests_that_nobody_answers_do_not_pile_up() -> None:
         said = []
         for number in range(20):
             said.append(asyncio.ensure_future(transport.start(f"t{number}", "k")))
-            await asyncio.sleep(0.3)
+            await passing(300)
         assert server.peak == 4
         await asyncio.gather(*said)
 
@@ -254,7 +255,7 @@ def test_requests_that_nobody_answers_do_not_pile_up() -> None:
 def test_what_is_given_up_before_it_was_sent_is_not_sent() -> None:
     async def play(server: Server, transport: Wired) -> None:
         first = asyncio.ensure_future(transport.start("a", "k"))
-        await asyncio.sleep(0.005)
+        await passing(5)
         second = asyncio.ensure_future(transport.start("b", "k"))
         third = asyncio.ensure_future(transport.heartbeat("c", "k"))
         await asyncio.sleep(0)
@@ -268,7 +269,7 @@ def test_what_is_given_up_before_it_was_sent_is_not_sent() -> None:
 def test_what_is_given_up_on_its_way_costs_the_others_nothing() -> None:
     async def play(server: Server, transport: Wired) -> None:
         said = [asyncio.ensure_future(transport.heartbeat(name, "k")) for name in "abc"]
-        await asyncio.sleep(0.005)
+        await passing(5)
         said[1].cancel()
         assert await said[0]
         assert await said[2]
@@ -280,7 +281,7 @@ def test_what_is_given_up_on_its_way_costs_the_others_nothing() -> None:
 def test_a_claim_that_is_given_up_hangs_up() -> None:
     async def play(server: Server, transport: Wired) -> None:
         claim = asyncio.ensure_future(transport.claim("w", wait_ms=20_000))
-        await asyncio.sleep(0.005)
+        await passing(5)
         claim.cancel()
         await asyncio.wait([claim])
         assert server.open == 0
@@ -297,9 +298,9 @@ def test_closing_ends_everything_and_whoever_waits_is_told() -> None:
             asyncio.ensure_future(transport.start("a", "k")),
             asyncio.ensure_future(transport.complete("b", "k", large)),
         ]
-        await asyncio.sleep(0.001)
+        await passing(1)
         said.append(asyncio.ensure_future(transport.start("c", "k")))  # gathers
-        await asyncio.sleep(0.001)
+        await passing(1)
         await transport.close()
         errors = await asyncio.gather(*said, return_exceptions=True)
         assert [type(error) for error in errors] == [TransportUnavailableError] * 4
