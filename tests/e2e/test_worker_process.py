@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,9 +123,11 @@ def test_a_worker_that_is_killed_loses_its_task_and_the_next_one_goes_on(scene: 
 
 
 def test_a_worker_waits_for_its_server_and_survives_a_restart_of_it(scene: Scene) -> None:
-    with scene.serve() as server:
-        url = server.url
-    port = url.rpartition(":")[2]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    url = f"http://127.0.0.1:{port}"
+    (scene.host / "agent.yaml").write_text(AGENT.replace("1500", "20000"))  # longer than it is away
     with scene.worker(url) as worker:
         until(lambda: any("does not answer" in line for line in worker.errors), "a word that nobody is there")
         with scene.serve("--port", port) as server:
