@@ -156,7 +156,7 @@ class BackgroundCall(Child):
         """Where it is."""
         moved = self.moved
         where = self._session.externals.where(moved.task_id) if moved.task_id else ""
-        said = f"{moved.tool} ({moved.call_id}) is in the background since {self.running_ms} ms as {self.id}."
+        said = f"{moved.tool} ({moved.call_id}) has been in the background for {self.running_ms} ms, as {self.id}."
         return f"{said} {where[:1].upper()}{where[1:]}".rstrip()
 
     def answer(self) -> ToolResult:

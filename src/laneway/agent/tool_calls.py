@@ -439,7 +439,7 @@ class CallMaker:
         run.book.keep(one)
         event = ToolBackgroundedEvent(tool_id=call.id, tool_name=call.name, after_ms=after_ms, background_id=moved.id)
         run.after_commit(functools.partial(run.emit, event))
-        run.after_commit(functools.partial(self.tell_end, result, max(0, run.now() - max(0, each.began_ms))))
+        run.after_commit(functools.partial(self.tell_end, result, after_ms))
         each.ended.set_result(None)
 
     @staticmethod

@@ -144,6 +144,8 @@ class Conversation:
         took = f", {age(payload.get('duration_ms'))}" if payload.get("duration_ms") else ""
         if status == "ok":
             self._aside(f"✓ {name}{took}")
+        elif status == "background":
+            self._aside(f"… {name} goes on in the background")
         else:
             self._aside(f"✗ {name} {status}{took}: {line(payload.get('tool_output', ''), OUTPUT_MAX)}", "yellow")
 
@@ -271,6 +273,7 @@ HEARD: Final = {
     "model_retry": Conversation.on_model_retry,
     "tool_start": Conversation.on_tool_start,
     "tool_end": Conversation.on_tool_end,
+    "background_end": Conversation.on_tool_end,
     "permission_denied": Conversation.on_denied,
     "run_waiting": Conversation.on_waiting,
     "steered": Conversation.on_steered,

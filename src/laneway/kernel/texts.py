@@ -472,6 +472,7 @@ class SessionStatus:
     last_wait_ms: int | None = None
     last_run_ms: int | None = None
     tokens: int | None = None
+    calls: int = 0  # in the background
 
 
 def status_reply(status: SessionStatus) -> str:
@@ -488,6 +489,8 @@ def status_reply(status: SessionStatus) -> str:
     if status.last_run_ms is not None:
         parts.append(f"last run: {status.last_run_ms}ms")
     parts.append("tokens: not counted" if status.tokens is None else f"tokens: {status.tokens:,}")
+    if status.calls:
+        parts.append(f"background calls: {status.calls}")
     return ", ".join(parts) + "."
 
 

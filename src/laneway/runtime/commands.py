@@ -124,6 +124,7 @@ class Commands:
                 running_ms=now - turn.began_at if turn is not None else None,
                 last_wait_ms=turn.wait_ms if turn is not None else None,
                 tokens=turn.tokens if turn is not None and turn.tokens else None,
+                calls=sum(child.is_call for child in box.children.values()) if box is not None else 0,
             )
         )
 

@@ -83,7 +83,8 @@ def test_a_call_that_takes_long_goes_on_and_its_end_comes_as_one_message(queue: 
             assert not result.is_error
             assert listed.background_id in result.output
             assert (listed.tool_id, listed.tool_name, listed.after_ms) == ("a", "mill", AFTER)
-            assert "in the background since" in session.explain()
+            assert f"in the background for 0 ms, as {listed.background_id}" in session.explain()
+            assert str(await session.command("/status")).endswith("background calls: 1.")
             assert [entry.state.value for entry in await session.ledger()] == ["intended"]
             assert session.delegates.at_work()
             bench.let_go("a")

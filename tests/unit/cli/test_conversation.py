@@ -94,7 +94,17 @@ def test_calls_are_shown_with_their_arguments_and_their_end(talk: Conversation, 
     talk.hear(live("tool_start", tool_id="c1", tool_name="read", args={"path": "a.txt", "limit": 3}))
     talk.hear(live("tool_end", tool_id="c1", tool_name="read", status="ok", tool_output="…", duration_ms=1200))
     talk.hear(live("tool_end", tool_id="c2", tool_name="bash", status="error", tool_output="no such\nfile"))
-    assert paper.shown == ['→ read(path="a.txt", limit=3)', "✓ read, 1.2 s", "✗ bash error: no such file"]
+    talk.hear(live("tool_end", tool_id="c3", tool_name="make", status="background", tool_output="[Goes on …]"))
+    talk.hear(
+        live("background_end", tool_id="c3", tool_name="make", status="ok", tool_output="made", duration_ms=60000)
+    )
+    assert paper.shown == [
+        '→ read(path="a.txt", limit=3)',
+        "✓ read, 1.2 s",
+        "✗ bash error: no such file",
+        "… make goes on in the background",
+        "✓ make, 1 min",
+    ]
 
 
 def test_a_request_for_approval_shows_exactly_what_would_be_done(talk: Conversation, paper: Paper) -> None:
