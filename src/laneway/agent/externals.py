@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.hearing import heard_run
+from laneway.agent.late_results import settle
 from laneway.agent.session_lanes import INTERNAL
 from laneway.agent_events import (
     AgentEvent,
@@ -23,7 +24,7 @@ from laneway.agent_events import (
 )
 from laneway.dialogue import ToolOutput, copied
 from laneway.external import ExternalTask, ExternalTaskResult, TaskState
-from laneway.kernel.ledger import LEDGER_TRANSITIONS, Change, LedgerState
+from laneway.kernel.ledger import Change, LedgerState
 from laneway.kernel.task_entries import TaskEnd, TaskEntry, TaskNews, TaskOrder
 from laneway.options import LaneHandlerConfig
 from laneway.records import DURATION_MAX_MS
@@ -217,19 +218,10 @@ class Externals:
         elif news.kind == "ended":
             event = completed_event(entry)
         else:
-            if news.kind == "settled":
-                self._settle(entry)
+            if news.kind == "settled":  # it is on disk; a book that was read meanwhile may not know
+                settle(self._session.book, self._session.book.entries.get(entry.key), entry)
             return
         self._session.emit_event(event, entry.run_id)
-
-    def _settle(self, entry: TaskEntry) -> None:
-        """A late result says what became of a call of which nobody knew."""
-        book = self._session.book
-        known = book.entries.get(entry.key)
-        succeeded = entry.result is not None and entry.result.success
-        change = Change.SUCCEED if succeeded else Change.FAIL
-        if known is not None and (known.state, change) in LEDGER_TRANSITIONS:
-            book.end_entry(known, change, f"a late result of task {entry.task_id}")
 
 
 def completed_event(entry: TaskEntry) -> ExternalTaskCompletedEvent:

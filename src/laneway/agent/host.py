@@ -7,10 +7,12 @@ store share a host in memory with the other sessions of their agent.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from laneway.agent.late_results import settling
 from laneway.agent.subagents import is_child_id
 from laneway.errors import ClosedError, InterruptSignalError
 from laneway.inbox import Inbox
@@ -95,6 +97,7 @@ class Host:
         self.closing: asyncio.Task[None] | None = None
         engine = self.inbox.engine
         self.desk = TaskDesk(engine, hall)
+        self.desk.settling = functools.partial(settling, self)
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.turn_lane = self._turn_lane
         engine.on_settled = self._settled

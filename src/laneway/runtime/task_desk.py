@@ -16,7 +16,7 @@ import functools
 import json
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from laneway.errors import (
@@ -72,6 +72,8 @@ class TaskDesk:
         self._listeners: dict[Owner, Listener] = {}
         self.observers: list[Listener] = []
         """Hear of the tasks of all sessions."""
+        self.settling: Callable[[TaskEntry], Awaitable[Callable[[TaskEntry], None]]] | None = None
+        """Finds, before a late result counts, what is to be called to write something together with it."""
         self._waiting: dict[str, list[asyncio.Future[TaskEnd]]] = {}  # by task
         self._unsaved: dict[str, _Saving] = {}  # ends that are not on disk yet
         self._flying: set[str] = set()  # those of them that are on their way
@@ -175,9 +177,12 @@ class TaskDesk:
         if entry is None:
             return False
         entry = self.board.get(task_id) or entry
+        settle = await self._settle_of(entry)
         settles = not entry.is_live
         counts = self.board.complete_by_host(entry, kept, wall=self._engine.wall())
         if counts:
+            if settles and settle is not None:
+                settle(entry)
             self._save_end(entry, "settled" if settles else "ended")
             self._arm()
         if counts is not False:
@@ -309,6 +314,7 @@ class TaskDesk:
         """A worker says what became of a task. True: it counts, and is on disk."""
         kept = _kept(result)
         entry = await self._entry_of(task_id)
+        settle = await self._settle_of(entry) if token == entry.token else None
         settles = not entry.is_live
         try:
             counts = self.board.complete(entry, token, kept, wall=self._engine.wall())
@@ -317,10 +323,24 @@ class TaskDesk:
             raise
         if counts:
             self.hall.book.ended(self._heard(entry, guest), success=kept.success)
+            if settles and settle is not None:
+                settle(entry)
             self._save_end(entry, "settled" if settles else "ended")
             self._arm()
         await self._landed(entry)
         return True
+
+    async def _settle_of(self, entry: TaskEntry) -> Callable[[TaskEntry], None] | None:
+        if entry.is_live or not entry.is_settleable or self.settling is None:
+            return None
+        try:
+            settle = await self.settling(entry)
+        except LanewayError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a store may raise anything
+            raise StoreUnavailableError(f"the store failed: {describe(error)}") from None
+        self._check_open()
+        return settle
 
     async def release(
         self, task_id: str, token: str, reason: str = "", *, begun: bool = False, guest: Guest = ANYBODY
