@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import ipaddress
 import json
 import logging
 import os
@@ -312,8 +313,15 @@ def _checked_url(url: object) -> tuple[str, bool]:
             hint="the token is an argument of its own",
         )
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    host = parts.hostname
-    return f"{parts.scheme}://{parts.netloc}{path}", host in ("localhost", "::1") or host.startswith("127.")
+    return f"{parts.scheme}://{parts.netloc}{path}", _is_loopback(parts.hostname)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether that is this machine. A name may lead anywhere, whatever it begins with."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _headers(token: str | None, tenant: str) -> dict[str, str]:

@@ -513,6 +513,7 @@ def test_its_name_does_not_tell_the_token() -> None:
     ("url", "options", "said"),
     [
         ("http://example.org", {"token": "lw_x_y"}, "use https"),
+        ("http://127.example.org", {"token": "lw_x_y"}, "use https"),
         ("https://example.org", {"verify": False}, "may be anybody"),
         ("http://127.0.0.1", {"token": "lw_x_y"}, ""),
         ("http://example.org", {}, ""),
