@@ -43,6 +43,51 @@ class Sticky(StrEnum):
     NONE = "none"
 
 
+LeaseOption = Annotated[
+    int | None, typer.Option("--lease-ms", min=1, help="How long a worker may be silent.", rich_help_panel=TASKS)
+]
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        help="What a worker must have to be given its tasks; may be given more than once. '' takes all away.",
+        rich_help_panel=TASKS,
+        metavar="LABEL",
+    ),
+]
+StickyOption = Annotated[
+    Sticky | None,
+    typer.Option("--sticky", help="Whose tasks would like to go to the same worker.", rich_help_panel=TASKS),
+]
+StickyMsOption = Annotated[
+    int | None,
+    typer.Option("--sticky-ms", min=0, help="How long such a task waits for that worker.", rich_help_panel=TASKS),
+]
+FallbackOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--fallback/--no-fallback", help="Run a call here that nobody has taken in time.", rich_help_panel=TASKS
+    ),
+]
+OrderedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--ordered/--no-ordered",
+        help="Whether the calls of one answer go out one after another.",
+        rich_help_panel=TASKS,
+    ),
+]
+BackgroundOption = Annotated[
+    str | None,
+    typer.Option(
+        "--background-after-ms",
+        help="After how long a call goes on in the background, if its tool allows that; or never.",
+        rich_help_panel=TASKS,
+        metavar="MS|never",
+    ),
+]
+
+
 @lane_app.command("ls", cls=Asking)
 def ls(
     ctx: typer.Context,
@@ -108,49 +153,13 @@ def set_(
     timeout_ms: Annotated[
         int | None, typer.Option("--timeout-ms", min=1, help="For whoever makes its calls elsewhere.")
     ] = None,
-    lease_ms: Annotated[
-        int | None, typer.Option("--lease-ms", min=1, help="How long a worker may be silent.", rich_help_panel=TASKS)
-    ] = None,
-    labels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label",
-            help="What a worker must have to be given its tasks; may be given more than once. '' takes all away.",
-            rich_help_panel=TASKS,
-            metavar="LABEL",
-        ),
-    ] = None,
-    sticky: Annotated[
-        Sticky | None,
-        typer.Option("--sticky", help="Whose tasks would like to go to the same worker.", rich_help_panel=TASKS),
-    ] = None,
-    sticky_ms: Annotated[
-        int | None,
-        typer.Option("--sticky-ms", min=0, help="How long such a task waits for that worker.", rich_help_panel=TASKS),
-    ] = None,
-    fallback: Annotated[
-        bool | None,
-        typer.Option(
-            "--fallback/--no-fallback", help="Run a call here that nobody has taken in time.", rich_help_panel=TASKS
-        ),
-    ] = None,
-    ordered: Annotated[
-        bool | None,
-        typer.Option(
-            "--ordered/--no-ordered",
-            help="Whether the calls of one answer go out one after another.",
-            rich_help_panel=TASKS,
-        ),
-    ] = None,
-    background_after_ms: Annotated[
-        str | None,
-        typer.Option(
-            "--background-after-ms",
-            help="After how long a call goes on in the background, if its tool allows that; or never.",
-            rich_help_panel=TASKS,
-            metavar="MS|never",
-        ),
-    ] = None,
+    lease_ms: LeaseOption = None,
+    labels: LabelOption = None,
+    sticky: StickyOption = None,
+    sticky_ms: StickyMsOption = None,
+    fallback: FallbackOption = None,
+    ordered: OrderedOption = None,
+    background_after_ms: BackgroundOption = None,
     reason: ReasonOption = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -73,7 +73,7 @@ def _show_all(found: dict[str, Any], *, as_json: bool) -> None:
 
 def _progress(task: dict[str, Any]) -> str:
     said = task["progress"]
-    if said is None:
+    if said is None or task["ended_ms"] is not None:
         return ""
     percent = "" if said["percent"] is None else f"{said['percent']:g} %"
     return " ".join(each for each in (percent, said["text"]) if each)
