@@ -42,6 +42,7 @@ from tests.chaos.loader import ChaosError, WorldOptions, run_world
 from tests.chaos.witness import read_witness
 from tests.chaos.worker_checker import WorkerVerdict
 from tests.chaos.worker_checker import verdict_on as verdict_on_workers
+from tests.chaos.worker_world import Sabotage as WorkerSabotage
 from tests.chaos.worker_world import WorkerWorldOptions, run_worker_world
 
 # ruff: noqa: T201 - it reports on standard output
@@ -68,7 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--worlds", type=int, help=f"how many stores (one for every {KILLS_PER_WORLD} kills)")
     parser.add_argument("--seed", type=int, help="what is sent, and when it is killed")
     parser.add_argument("--on-crash", choices=ON_CRASH, help="only this one, instead of both in turn")
-    faults = sorted({*get_args(Sabotage), *get_args(AgentSabotage)})
+    faults = sorted({*get_args(Sabotage), *get_args(AgentSabotage), *get_args(WorkerSabotage)})
     parser.add_argument("--sabotage", choices=faults, default="", help="plant a fault that must be found")
     parser.add_argument("--rest", type=float, default=60.0, metavar="SECONDS", help="how long all may take to end")
     parser.add_argument("--no-jobs", action="store_true", help="messages only, no durable jobs")
@@ -194,6 +195,7 @@ def _workers(options: argparse.Namespace, home: Path) -> int:
                 folder=home / f"workers-{index}",
                 seed=options.seed + index,
                 kills=-(-options.worker_kills // count),
+                sabotage=options.sabotage,
                 rest_s=options.rest,
             )
             run = functools.partial(lambda each: verdict_on_workers(run_worker_world(each)), world)

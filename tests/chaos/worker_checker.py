@@ -112,9 +112,10 @@ class WorkerVerdict:
         counts, bad = self.counts, sum(map(len, self.wrong.values()))
         lost, twice = len(self.wrong.get("lost", ())), len(self.wrong.get("twice", ()))
         return (
-            f"{counts['kill worker']} workers and {counts['kill gateway']} gateways killed, {counts['drain']} workers "
-            f"drained, the network bad {counts['weather']} times; {counts['messages']:,} messages "
-            f"({counts['interrupted']} given up after five kills), "
+            f"{counts['kill worker']} workers and {counts['kill gateway']} gateways killed, "
+            f"{counts['stop worker']} and {counts['stop gateway']} asked to stop, "
+            f"the network bad {counts['weather']} times; "
+            f"{counts['messages']:,} messages ({counts['interrupted']} given up after five kills), "
             f"{counts['submitted']:,} submitted, {counts['completed']:,} completed, {counts['failed']} failed, "
             f"{counts['unknown']} unknown, {counts['again']} done again; "
             f"lost {lost}, duplicated write {twice}, {bad} promises broken"

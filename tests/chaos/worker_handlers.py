@@ -21,6 +21,7 @@ from laneway.worker import Worker
 __all__ = ("JOURNAL", "label_of", "worker")
 
 JOURNAL: Final = "CHAOS_JOURNAL"
+EFFECTS: Final = {"bash": "write", "read": "read", "wait": "idempotent"}  # as they are, whatever a task says
 LINE_MAX: Final = 4_096  # one write to a file that is appended to is one piece up to here
 
 worker = Worker(name="chaos", concurrency=3)
@@ -44,7 +45,7 @@ def _journal() -> int:
 
 
 def _note(what: str, task: ExternalTask, nonce: str) -> None:
-    facts = [what, task["task_id"], label_of(task), task["effect"], task["attempt"], nonce, os.getpid()]
+    facts = [what, task["task_id"], label_of(task), EFFECTS[task["command_type"]], task["attempt"], nonce, os.getpid()]
     line = f"{json.dumps(facts)}\n".encode()
     assert len(line) <= LINE_MAX
     os.write(_journal(), line)

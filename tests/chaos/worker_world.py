@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx2
 
@@ -29,7 +29,7 @@ from tests.chaos.worker_checker import Ended, Line, Sent, TaskSeen, WorkerEviden
 from tests.chaos.worker_handlers import JOURNAL
 from tests.stalling_proxy import StallingProxy, Weather
 
-__all__ = ("Laborer", "WorkerWorldOptions", "make_token", "run_worker_world")
+__all__ = ("Laborer", "Sabotage", "WorkerWorldOptions", "make_token", "run_worker_world")
 
 # ruff: noqa: ASYNC110 - what it waits for is in another process
 
@@ -39,6 +39,7 @@ permissions:
   allow: ["*"]
 tool_effects:
   wait: idempotent
+  bash: BASH
 queue:
   mode: followup
   debounce_idle: false
@@ -55,9 +56,12 @@ lanes:
 gateway:
   drain_ms: 3000
 """
+Sabotage = Literal["", "repeat-writes"]
+"""What the gateway is made to believe of writes, so that it must be found."""
 HANDLERS: Final = Path(__file__).with_name("worker_handlers.py")
 LEASE_MS: Final = 1_500
 DRAIN_MS: Final = 700
+UP_S: Final = 10
 LABEL_MAX: Final = 5
 WAITING_MAX: Final = 3
 BAD: Final = (Weather.STALL, Weather.STALL, Weather.DEAF, Weather.DEAF, Weather.SLOW, Weather.REFUSE)
@@ -74,6 +78,7 @@ class WorkerWorldOptions:
     sessions: int = 8
     between_s: float = 1.0
     rest_s: float = 120.0
+    sabotage: str = ""
 
 
 def make_token(folder: Path) -> Path:
@@ -100,6 +105,8 @@ class Laborer:
         self.proxy = proxy
         self.is_away = False  # somebody ends it at this moment
         self._folder = folder
+        self._log = folder / f"{name}.log"
+        self._told = 0  # how long its log was when this one was started
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -110,10 +117,18 @@ class Laborer:
             *("--lanes", "execute,query", "--drain-ms", str(DRAIN_MS)),
         ]
         environment = {**os.environ, JOURNAL: str(self._folder / "journal")}
-        with (self._folder / f"{self.name}.log").open("ab") as log:
+        with self._log.open("ab") as log:
+            self._told = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, *arguments, stdout=log, stderr=log, start_new_session=True, env=environment
             )
+
+    async def ready(self) -> None:
+        """Wait until it takes tasks, or for some time: its way may be blocked."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UP_S):
+                while b" takes tasks of " not in self._log.read_bytes()[self._told :]:
+                    await asyncio.sleep(BACK_S)
 
     async def kill(self) -> None:
         """End it without a word."""
@@ -122,7 +137,7 @@ class Laborer:
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
 
-    async def drain(self) -> int:
+    async def stop(self) -> int:
         """Ask it to end; its exit code."""
         assert self._process is not None
         self._process.terminate()
@@ -152,7 +167,8 @@ class World:
         """Everything, from the first start to the evidence."""
         folder = self.options.folder
         (folder / "work").mkdir(parents=True)
-        (folder / "agent.yaml").write_text(AGENT.replace("LEASE", str(LEASE_MS)))
+        bash = "idempotent" if self.options.sabotage == "repeat-writes" else "write"
+        (folder / "agent.yaml").write_text(AGENT.replace("LEASE", str(LEASE_MS)).replace("BASH", bash))
         await asyncio.to_thread(make_token, folder)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.client.aclose)
@@ -163,7 +179,7 @@ class World:
                 await laborer.start()  # before there is a gateway
                 stack.push_async_callback(laborer.kill)
             await self.life.start()
-            stack.push_async_callback(self._end_gateway)
+            stack.push_async_callback(self._be_rid_of_gateway)
             await self._live()
         self._read_files()
         return self.found
@@ -177,46 +193,45 @@ class World:
             await asyncio.gather(*senders, *storms)
             async with asyncio.timeout(self.options.rest_s):
                 await self._wait_for_ends()
-            await self._read_ledger()
             for laborer in self.crew:
                 assert laborer.is_there, f"{laborer.name} has ended by itself"
-                code = await laborer.drain()
+                code = await laborer.stop()
                 assert code == 0, (laborer.name, code)
+            await self._read_ledger()  # now nobody can be late any more
             assert await self.life.stop() == 0
         finally:
             for task in (*senders, *storms):
                 task.cancel()
             await asyncio.gather(*senders, *storms, return_exceptions=True)
 
-    async def _end_gateway(self) -> None:
+    async def _be_rid_of_gateway(self) -> None:
         with suppress(ProcessLookupError):  # it was stopped
             await self.life.kill()
 
     # ---- what is done to them ----
 
     async def _kill_often(self) -> None:
-        done = 0
         aside: list[asyncio.Task[None]] = []
-        while done < self.options.kills:
+        for who, by_kill in deeds(self.options.kills, self.random):
             await asyncio.sleep(self.random.uniform(0.1, 2 * self.options.between_s))
-            drawn = self.random.random()
-            if drawn < 0.2:
-                done += 1
-                await self._kill_gateway()
+            if who == "gateway":
+                await self._end_gateway(by_kill=by_kill)
                 continue
-            here = [each for each in self.crew if not each.is_away]
-            if not here:
-                continue
-            done += drawn < 0.8
+            while not (here := [each for each in self.crew if not each.is_away]):
+                await asyncio.sleep(BACK_S)
             laborer = self.random.choice(here)
             laborer.is_away = True
-            aside.append(asyncio.create_task(self._end_worker(laborer, by_kill=drawn < 0.8)))
+            aside.append(asyncio.create_task(self._end_worker(laborer, by_kill=by_kill)))
         await asyncio.gather(*aside)
         await self._answering()
 
-    async def _kill_gateway(self) -> None:
-        await self.life.kill()
-        self.found.again["kill gateway"] += 1
+    async def _end_gateway(self, *, by_kill: bool) -> None:
+        if by_kill:
+            await self.life.kill()
+        else:
+            code = await self.life.stop()
+            assert code in (0, -signal.SIGTERM), code  # the latter before it has come up
+        self.found.again["kill gateway" if by_kill else "stop gateway"] += 1
         if self.random.random() < 0.3:  # longer than a lease
             await asyncio.sleep(self.random.uniform(0, 2 * LEASE_MS / 1000))
         await self.life.start(wait=self.random.random() > 0.2)
@@ -224,13 +239,14 @@ class World:
     async def _end_worker(self, laborer: Laborer, *, by_kill: bool) -> None:
         if by_kill:
             await laborer.kill()
-            self.found.again["kill worker"] += 1
         else:
-            code = await laborer.drain()
+            code = await laborer.stop()
             assert code in (0, -signal.SIGTERM), (laborer.name, code)  # the latter before it has come up
-            self.found.again["drain"] += code == 0
+        self.found.again["kill worker" if by_kill else "stop worker"] += 1
         await asyncio.sleep(self.random.uniform(0, 1.0))
         await laborer.start()
+        if self.random.random() < 0.8:  # the others may be ended while they start
+            await laborer.ready()
         laborer.is_away = False
 
     async def _make_weather(self, laborer: Laborer) -> None:
@@ -338,6 +354,15 @@ class World:
                 said for (said,) in store.execute("PRAGMA integrity_check").fetchall() if said != "ok"
             )
         self.found.tasks = {task.task_id: task for task in read_tasks(rows)}
+
+
+def deeds(kills: int, source: random.Random) -> list[tuple[str, bool]]:
+    """Whom to end, and whether without a word: of four kills three are of workers; for some, asking is enough."""
+    gateways, stops = kills // 4, max(1, kills // 5)
+    found = [("gateway", True)] * gateways + [("worker", True)] * (kills - gateways)
+    found += [("worker", False)] * stops + [("gateway", False)] * max(1, stops // 4)
+    source.shuffle(found)
+    return found
 
 
 def read_journal(path: Path) -> Iterable[Line]:
