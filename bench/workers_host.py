@@ -1,4 +1,4 @@
-"""No-op tasks with Laneway: a gateway as `laneway serve` starts it, its store on disk, and workers over HTTP.
+"""No-op tasks with Laneway: a gateway as `laneway serve` starts it, its store on disk, and `laneway worker` over HTTP.
 
 `python -m bench.workers_host FOLDER WORKERS TASKS [EFFECT]` prints its numbers. Tasks are offered where agents offer
 them, on the desk of a workspace. A task is on disk before a worker sees it, and so is its end before anybody hears of
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.workers_load import Begun, Offer, Plan, Wait, measured, processes, report
+from bench.workers_load import CONCURRENCY, Begun, Offer, Plan, Wait, measured, processes, report
 from bench.workloads import Numbers
 from laneway.external import TaskState
 from laneway.gateway.access import Scope
@@ -96,11 +96,12 @@ def offering(gateway: Gateway, effect: Effect) -> Offer:
 
 async def main(plan: Plan, effect: Effect) -> Numbers:
     """Start everything, and measure."""
+    how = ("--handlers", "bench.workers_hand", "--concurrency", str(CONCURRENCY), "--quiet")
     async with served(plan.folder) as gateway, contextlib.AsyncExitStack() as workers:
         for number in range(plan.workers):
             token = gateway.tokens.create_for_now(f"worker-{number}", (Scope.WORKER,))
-            where = url_of(gateway.settings)
-            await workers.enter_async_context(processes(1, "-m", "bench.workers_hand", where, LANEWAY_TOKEN=token))
+            worker = ("-m", "laneway", "worker", "--connect", url_of(gateway.settings), *how)
+            await workers.enter_async_context(processes(1, *worker, LANEWAY_TOKEN=token))
         return await measured(offering(gateway, effect), plan)
 
 

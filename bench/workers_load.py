@@ -44,7 +44,7 @@ IN_FLIGHT: Final = 64
 """Tasks that are offered at once: as many as four workers can do."""
 IDLE_SHARE: Final = 5
 """Of five tasks, one is given alone before: when everything is idle."""
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 100
 OURS_LEAST: Final = 0.1
 """Of a short time, the clocks of the system can say that all of it was taken."""
 TICKS: Final = os.sysconf("SC_CLK_TCK")
