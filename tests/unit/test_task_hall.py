@@ -140,6 +140,23 @@ async def test_whoever_has_waited_longest_for_such_a_task_gets_it() -> None:
 
 
 @staged
+async def test_whoever_comes_back_waits_behind_those_who_stayed() -> None:
+    async with opened() as on:
+        first = soon(on.take("first", wait_ms=5_000))
+        await passing()
+        second = soon(on.take("second", commands=["bash"], wait_ms=5_000))
+        await passing()
+        third = soon(on.take("third", wait_ms=5_000))  # it asks for the same as the first one
+        await passing()
+        first.cancel()
+        await passing()
+        await on.put("a")
+        assert ids(await second) == ["a"]
+        await on.put("b")
+        assert ids(await third) == ["b"]
+
+
+@staged
 async def test_a_worker_gets_tasks_of_all_desks_oldest_first() -> None:
     async with opened() as on:
         await on.put("a")
@@ -268,7 +285,7 @@ async def test_why_says_what_a_task_waits_for() -> None:
         await on.put("a", labels=("gpu",))
         assert desk.why("a") == "no worker has asked for tasks lately"
         assert await on.take("plain") == []
-        assert "none of the 1 workers takes such tasks" in desk.why("a")
+        assert "worker 'plain' does not take such tasks" in desk.why("a")
         assert "labels gpu" in desk.why("a")
         await on.take("able", labels=["gpu"], lanes=["execute"])
         assert desk.why("a") == ""
@@ -297,6 +314,19 @@ async def test_open_claims_together_get_no_more_than_one_worker_may_have() -> No
         with pytest.raises(RateLimitedError, match="may not have more now"):
             await waiting[1]
         assert ids(await on.take("other", limit=9)) == ["b", "c"]
+
+
+@staged
+async def test_a_claim_that_is_just_being_answered_gets_no_more_than_its_worker_may_have() -> None:
+    """It was trusted when it asked."""
+    async with opened() as on:
+        waiting = soon(on.take("w", lanes=["query"], limit=5, wait_ms=50_000))
+        await passing()
+        await on.put(*(f"t{number}" for number in range(WARY_AFTER)))
+        await on.take("w", limit=WARY_AFTER)
+        await passing(LEASE)
+        await on.put("a", "b", lane="query")
+        assert ids(await waiting) == ["a"]
 
 
 @staged

@@ -84,9 +84,14 @@ def checked_caller(connection: HTTPConnection, scope: Scope) -> Caller:
     """Who calls, refused without a scope."""
     caller = caller_of(connection)
     if caller is LOCAL and not caller.may(scope):
+        made = f"laneway token create NAME --scope {scope.value} makes one"
+        if "authorization" in connection.headers:
+            raise NotAuthenticatedError(
+                f"this token is not known here, or has ended; {made}", hint="take one that counts"
+            )
         raise NotAuthenticatedError(
             f"this needs a token with the scope {scope.value!r}, on this machine too",
-            hint="the server printed an operator token when it started, or: laneway token create",
+            hint=made if scope is Scope.WORKER else f"the server printed one when it started, or: {made}",
         )
     caller.check(scope)
     return caller

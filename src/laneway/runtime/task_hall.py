@@ -319,7 +319,8 @@ class TaskHall:
         needs = f"lane {entry.lane}, command {entry.command_type}"
         if entry.labels:
             needs += f", labels {', '.join(entry.labels)}"
-        return f"none of the {len(known)} workers takes such tasks ({needs}, tenant {entry.owner.tenant})"
+        who = f"worker {known[0].name!r} does not take" if len(known) == 1 else f"none of {len(known)} workers takes"
+        return f"{who} such tasks ({needs}, tenant {entry.owner.tenant})"
 
 
 class BoundHall:

@@ -18,12 +18,13 @@ from functools import partial
 from threading import Lock
 from typing import Any, Final
 
-from laneway.dialogue import ToolContext, ToolOutput
+from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ToolArgumentsError, text_of
 from laneway.external import ExternalTask, ExternalTaskResult
 from laneway.kernel.permissions import Verdict, allows_url, decide, hides
 from laneway.policies import PermissionPolicy
 from laneway.ports import Tool
+from laneway.records import Effect
 from laneway.runtime.executor import needs_thread
 from laneway.tools.outputs import ToolRefusedError, as_output
 from laneway.tools.paths import locate
@@ -114,6 +115,10 @@ class Hands:
         return partial(self._run_tool, tool) if tool is not None else None
 
     async def _call(self, handler: Handler, task: ExternalTask) -> object:
+        spec = ToolSpec(name=task["command_type"], effect=Effect(task["effect"]))
+        denied = self._denial(spec, here(task), self.places.workspace or "")
+        if denied is not None:
+            return denied
         value = await self._in_thread(handler, task) if needs_thread(handler) else handler(task)
         return await value if inspect.isawaitable(value) else value
 
@@ -127,12 +132,20 @@ class Hands:
             arguments = tool.check(json.dumps(payload))
         except (ToolArgumentsError, ToolRefusedError) as error:
             return ExternalTaskResult(success=False, error=f"[Not run: {text_of(error)}]")
-        if self.policy is not None:
-            decision = decide(self.policy, spec, arguments, workspace=workspace)
-            if decision.verdict is Verdict.DENY:
-                return ExternalTaskResult(success=False, error=f"[Denied by the worker: {decision.reason}]")
+        denied = self._denial(spec, arguments, workspace)
+        if denied is not None:
+            return denied
         value: object = await tool.run(arguments, self._context(task, workspace))
         return result_of(as_output(value))
+
+    def _denial(self, spec: ToolSpec, arguments: dict[str, Any], workspace: str) -> ExternalTaskResult | None:
+        """What is said instead of doing what the worker's own policy denies."""
+        if self.policy is None:
+            return None
+        decision = decide(self.policy, spec, arguments, workspace=workspace)
+        if decision.verdict is not Verdict.DENY:
+            return None
+        return ExternalTaskResult(success=False, error=f"[Denied by the worker: {decision.reason}]")
 
     def _context(self, task: ExternalTask, workspace: str) -> ToolContext:
         limits = self.limits

@@ -136,6 +136,7 @@ class Worker:
         self._instance = self._host.ids.new_id("worker")
         self._listeners: list[Callable[[WorkerNews], None]] = []
         self._line: HostLine | None = None
+        self._heir: Worker | None = None
         self._asks_for: dict[str, Any] = {}
         self._works: dict[asyncio.Task[End], tuple[Work, _Counter]] = {}
         self._counters: list[_Counter] = []
@@ -208,6 +209,7 @@ class Worker:
         made = Worker(**{**self.given, **changes})
         for name, function in handlers.items():
             made._hands.handlers.setdefault(name, function)
+        self._heir = made  # handlers that were written for this one may ask it for their folder
         return made
 
     def watch(self, listener: Callable[[WorkerNews], None]) -> None:
@@ -216,7 +218,7 @@ class Worker:
 
     def folder_of(self, task: ExternalTask) -> str:
         """The folder here of the task's workspace, for handlers of one's own."""
-        return self._hands.places.folder_of(task)
+        return self._hands.places.folder_of(task) if self._heir is None else self._heir.folder_of(task)
 
     def _about(self) -> dict[str, Any]:
         from laneway import __version__  # the package loads this module

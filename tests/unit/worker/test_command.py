@@ -238,3 +238,10 @@ def test_bars_come_and_go_with_the_tasks(monkeypatch: pytest.MonkeyPatch) -> Non
             screen.hear(WorkerNews(kind="ended", task=a_task(f"t{number}")))
         assert screen.bars.tasks == []
     assert "a line of log" in console.export_text()
+
+
+def test_a_worker_with_folders_for_some_workspaces_alone_asks_for_no_others(tmp_path: Path) -> None:
+    maps = [f"app={tmp_path}", f"site={tmp_path}"]
+    assert made_worker(Choice(maps=maps), Limits()).given["workspaces"] == ("app", "site")
+    assert made_worker(Choice(maps=maps, workspace=str(tmp_path)), Limits()).given["workspaces"] == ()
+    assert made_worker(Choice(maps=[*maps, f"/srv/x={tmp_path}"]), Limits()).given["workspaces"] == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -324,3 +325,25 @@ async def test_a_thread_that_cannot_be_stopped_keeps_its_slot_until_it_ends(tmp_
             assert (await on.did("u")).result == "late"
         with pytest.raises(LeaseLostError):
             await on.desk.complete("t", "x", ExternalTaskResult())
+
+
+async def test_a_policy_of_the_worker_holds_for_handlers_too(tmp_path: Path) -> None:
+    policy = PermissionPolicy(deny=["bash(rm *)"], default_decision="allow")
+    async with real_bench() as on:
+        worker = Worker(on.line, handlers={"bash": lambda task: "done"}, workspace=tmp_path, permission_policy=policy)
+        done = await outcomes(on, worker, [("bash", {"command": "rm -rf x"}), ("bash", {"command": "ls"})])
+    assert [(each.error or "").startswith("[Denied by the worker") for each in done] == [True, False]
+
+
+async def test_handlers_find_their_folder_although_the_worker_that_runs_is_a_copy(tmp_path: Path) -> None:
+    made = Worker()
+
+    @made.handler("bash")
+    def where(task: ExternalTask) -> str:
+        return made.folder_of(task)
+
+    async with real_bench() as on:
+        worker = made.copy(workspace=tmp_path)
+        worker.connect(on.line)
+        done = await outcomes(on, worker, [("bash", {"command": "pwd"})])
+    assert done[0].to_output().text == os.path.realpath(tmp_path)
