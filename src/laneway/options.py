@@ -472,9 +472,9 @@ class SessionOptions(Checked):
     Of the calls: `tool_lanes` and `tool_effects` say by the name of a tool where it runs and what it does to the world.
     Of the run: `max_tool_rounds` (50), `max_calls_per_answer` (64), `max_execution_time_ms`, `tool_timeout_ms`,
     `output_max` (30,000 characters of a tool's output are shown to the model). `background_after_ms`: a call that takes
-    longer goes on in the background, if its tool allows it or is one of `background_tools`. Of the session: `session_store`,
-    `session_id`, `mode` (what a message does while the session is busy), `messages` (the cap of its queue, what gives
-    way, debounce), `on_crash` (`resume`, `report` or `ask`).
+    longer goes on in the background, if its tool allows it or is one of `background_tools`. Of the session:
+    `session_store`, `session_id`, `mode` (what a message does while the session is busy), `messages` (the cap of its
+    queue, what gives way, debounce), `on_crash` (`resume`, `report` or `ask`).
     Of the gates: `permission_policy`, `confirmation_policy`, `hooks`, `skill_dirs`. Of how work is broken up:
     `planning` with `max_plan_steps` (20), `subagents` (whether the model has the tools for them; on by itself with
     `agent_dirs`), `max_parallel_tasks` (of one run at once), `max_subagents` (of all sessions of a store at once, 8;

@@ -18,7 +18,7 @@ from laneway.errors import (
     UnknownTaskError,
     UsageError,
 )
-from laneway.external import ExternalTaskResult, Lease, TaskState
+from laneway.external import ExternalTaskResult, Lease, Progress, TaskState
 from laneway.kernel.task_entries import TaskEnd, TaskNews, TaskOrder
 from laneway.records import Effect
 from laneway.rows import Batch, Owner, StateRow
@@ -726,3 +726,18 @@ async def test_one_bad_row_is_named() -> None:
         await on.store.commit([Batch(OWNER, on.store.epoch, (row._replace(body="{}"),))])
         with pytest.raises(StoreUnavailableError, match="task 't'"):
             await on.desk.load(OWNER)
+
+
+@staged
+async def test_of_a_flood_of_progress_a_few_are_told_and_the_newest_is_kept() -> None:
+    async with stage() as on:
+        told: list[str] = []
+        lease = await on.begin()
+        on.desk.attend(OWNER, lambda news: told.append(news.kind))
+        for number in range(100):
+            await on.desk.heartbeat("t", lease.token, Progress(f"step {number}"))
+            await passing(10)
+        assert told == ["progress"] * 5
+        task = on.desk.live_task("t")
+        assert task is not None
+        assert task.progress == {"text": "step 99", "percent": None}

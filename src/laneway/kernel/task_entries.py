@@ -148,6 +148,7 @@ class TaskEntry:
     held_due: int = 0  # monotonic: until then
     place: int = 0  # in its line; 0 if it is in none
     progress: Progress | None = None
+    progress_due: int = 0  # monotonic: when the next one may be told
     holder: object = field(default=None, repr=False)  # whoever has, or had, the lease: the desk knows who that is
     lease_number: int = field(default=0, repr=False)  # how often it was leased or given back: old timers are stale
 

@@ -48,6 +48,7 @@ _log = logging.getLogger("laneway")
 
 Listener = Callable[[TaskNews], None]
 
+PROGRESS_GAP_MS = 200  # so that a worker that says very much holds up nobody who listens
 SAVE_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 
 
@@ -306,7 +307,9 @@ class TaskDesk:
         before = entry.progress
         wanted = self.board.heartbeat(entry, token, now=self._engine.now(), progress=progress)
         self._heard(entry, guest)
-        if entry.is_live and progress is not None and progress != before:
+        now = self._engine.now()
+        if entry.is_live and progress is not None and progress != before and now >= entry.progress_due:
+            entry.progress_due = now + PROGRESS_GAP_MS
             self._tell(TaskNews("progress", entry))
         return wanted
 

@@ -562,8 +562,8 @@ max_tool_rounds = 0
         (
             'queue {\n  lane_handlers { query { sticky = "sesion" } }\n}',
             (
-                "2:36: queue.lane_handlers.query.sticky must be one of session, workspace, tenant, or null, not 'sesion' "
-                "(did you mean 'session'?)"
+                "2:36: queue.lane_handlers.query.sticky must be one of session, workspace, tenant, or null, "
+                "not 'sesion' (did you mean 'session'?)"
             ),
         ),
         (

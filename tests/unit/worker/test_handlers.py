@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -336,7 +335,7 @@ async def test_a_policy_of_the_worker_holds_for_handlers_too(tmp_path: Path) -> 
 
 
 async def test_handlers_find_their_folder_although_the_worker_that_runs_is_a_copy(tmp_path: Path) -> None:
-    made = Worker()
+    made = Worker(workspace="/")
 
     @made.handler("bash")
     def where(task: ExternalTask) -> str:
@@ -346,4 +345,4 @@ async def test_handlers_find_their_folder_although_the_worker_that_runs_is_a_cop
         worker = made.copy(workspace=tmp_path)
         worker.connect(on.line)
         done = await outcomes(on, worker, [("bash", {"command": "pwd"})])
-    assert done[0].to_output().text == os.path.realpath(tmp_path)
+    assert done[0].to_output().text.endswith(tmp_path.name)
