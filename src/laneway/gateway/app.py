@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from laneway import __version__
 from laneway.gateway import guard, health, problems
 from laneway.gateway.observed import Observed
-from laneway.gateway.routes import ROUTERS, page, socket
+from laneway.gateway.routes import ROUTERS, page, socket, task_work
 from laneway.gateway.service import Gateway
 from laneway.gateway.views import describe
 
@@ -46,5 +47,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     socket.install(app)
+    # Most requests of workers are these: they are found first, and need nothing that the framework could do for them.
+    app.router.routes.insert(0, Route("/v1/tasks/frames", task_work.frames, methods=["POST"]))
     describe(app)
     return app
