@@ -133,6 +133,11 @@ class BackgroundCall(Child):
         return self.is_unwanted
 
     @property
+    def is_ending(self) -> bool:
+        """Whether somebody has asked it to end."""
+        return self._asked.done()
+
+    @property
     def running_ms(self) -> int:
         """How long it has been in the background."""
         return max(0, self._mail.wall() - self.moved.since_ms)
@@ -405,6 +410,10 @@ class Background:
                 # If nobody took it, it may have been made here, by the process that is gone.
                 doubtful = task.state is TaskState.TIMED_OUT and not task.had_started
                 self._attach(entry, moved, json.loads(task.payload), may_have_run=True if doubtful else None)
+
+    def goes_on(self, key: str) -> bool:
+        """Whether a call is in the background here, and nobody has asked it to end."""
+        return any(call.moved.key == key and not call.is_ending for call in self._live.values())
 
     def keys(self) -> set[str]:
         """The keys of the calls that are in the background, here or since before a restart."""

@@ -304,8 +304,9 @@ class CallMaker:
         elif each.entry is not None and attempt > 1:
             each.entry = each.entry.change(Change.REPEAT, now_ms=self._run.wall())
             self._run.book.keep(each.entry)
-        if each.background is None and self._run.turn.cancelled:  # it is being ended, and has not heard of it yet
-            raise InterruptSignalError("the run is being ended")
+        moved = each.background
+        if self._run.turn.cancelled if moved is None else moved.is_ending:  # and it has not heard of it yet
+            raise InterruptSignalError("the run is being ended" if moved is None else "it is being ended")
         if each.began_ms < 0:
             each.began_ms = self._run.now()
             self._move_later(each)

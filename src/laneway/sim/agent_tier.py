@@ -211,7 +211,7 @@ class AgentRun(LivingRun):
             self._break(f"{name} ({context.call_id} of {context.run_id}) runs a second time")
         session = self._session_of(life, context.session_id)
         run = session._run if session is not None else None
-        goes_on = session is not None and key in session.background_calls.keys()  # noqa: SIM118 - no mapping
+        goes_on = session is not None and session.background_calls.goes_on(key)
         is_over = run is None or run.id != context.run_id or (run.turn.cancelled and name != "must")
         if is_over and not goes_on:  # in the background a call may be tried again without its run
             self._break(f"{name} starts for {context.run_id}, which is over")
