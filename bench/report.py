@@ -46,7 +46,7 @@ def numbers_table(results: Sequence[Result]) -> Table:
     table.add_column("workload", style="dim", no_wrap=True)
     table.add_column("case", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("")  # some cases have many numbers
     for result in results:
         for case, best in result.best.items():
             table.add_row(result.workload, case, f"{result.sizes[case]:,}", _describe(best))
