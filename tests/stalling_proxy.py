@@ -38,6 +38,8 @@ class _Link:
     def __init__(self, client: asyncio.StreamWriter) -> None:
         self.client = client
         self.server: asyncio.StreamWriter | None = None
+        self.known = asyncio.Event()  # not set: nothing gets through, for ever
+        self.known.set()
 
     def cut(self) -> None:
         """End it without a word; what is on its way is lost."""
@@ -106,6 +108,11 @@ class StallingProxy:
             link.cut()
             task.cancel()
 
+    def forget(self) -> None:
+        """Let nothing through on the connections there are, for ever, as a NAT that forgets them. New ones work."""
+        for link in self._links:
+            link.known.clear()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(writer)
         self.accepted += 1
@@ -126,8 +133,8 @@ class StallingProxy:
     async def _join(self, link: _Link, reader: asyncio.StreamReader) -> None:
         answers, link.server = await asyncio.open_connection("127.0.0.1", self.target)
         pumps = [
-            asyncio.create_task(self._pump(reader, link.server, self._to_server)),
-            asyncio.create_task(self._pump(answers, link.client, self._to_client)),
+            asyncio.create_task(self._pump(reader, link.server, (self._to_server, link.known))),
+            asyncio.create_task(self._pump(answers, link.client, (self._to_client, link.known))),
         ]
         try:
             await asyncio.gather(*pumps)
@@ -138,18 +145,20 @@ class StallingProxy:
         for writer in (link.client, link.server):
             writer.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gates: tuple[asyncio.Event, ...]
+    ) -> None:
         while piece := await reader.read(PIECE):
-            await gate.wait()
+            await _all_open(gates)
             for part in self._parts(piece):
                 if len(part) < len(piece):
                     await asyncio.sleep(SLOW_S)
-                    await gate.wait()
+                    await _all_open(gates)
                 if writer.is_closing():
                     raise ConnectionResetError("the other side is gone")
                 writer.write(part)
             await writer.drain()
-        await gate.wait()
+        await _all_open(gates)
         if writer.can_write_eof():
             writer.write_eof()
 
@@ -157,3 +166,8 @@ class StallingProxy:
         if self.weather is not Weather.SLOW:
             return [piece]
         return [piece[at : at + SLOW_PIECE] for at in range(0, len(piece), SLOW_PIECE)]
+
+
+async def _all_open(gates: tuple[asyncio.Event, ...]) -> None:
+    for gate in gates:
+        await gate.wait()

@@ -140,3 +140,17 @@ async def test_a_server_that_is_not_there_is_a_reset() -> None:
             await reader.readexactly(1)
         assert proxy.links == 0
         writer.close()
+
+
+async def test_a_forgotten_connection_is_silent_for_ever_and_a_new_one_works() -> None:
+    async with network() as (proxy, echo):
+        reader, writer = ends = await connected(proxy)
+        assert await said(ends, b"one") == b"one"
+        proxy.forget()
+        writer.write(b"two")
+        assert await is_silent(reader)
+        other = await connected(proxy)
+        assert await said(other, b"three") == b"three"
+        assert echo.heard == b"onethree"
+        for each in (writer, other[1]):
+            each.close()
