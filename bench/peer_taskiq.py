@@ -17,7 +17,7 @@ from bench.workers_load import CONCURRENCY, Begun, Plan, Wait, begun_now, measur
 from bench.workloads import Numbers
 
 CHECK_S: Final = 0.01
-"""How often it asks for a result. Its default is 0.2 s; at 5 and at 20 ms it does fewer tasks."""
+"""How often it asks for a result. Its default is 0.2 s, which would be most of what is measured."""
 
 
 def make_broker() -> AsyncBroker:
