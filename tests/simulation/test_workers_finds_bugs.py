@@ -173,9 +173,9 @@ def test_a_refused_worker_that_gets_tasks_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_worker_that_begins_before_it_may_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     start = HostLine.start
 
-    async def hopeful(self: HostLine, task_id: str, token: str) -> None:
+    async def hopeful(self: HostLine, *lease: Any) -> None:
         try:
-            await start(self, task_id, token)
+            await start(self, *lease)
         except (LanewayError, TimeoutError):
             return  # somebody will have heard it
 
