@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.server_process import until
+from tests.stalling_proxy import StallingProxy
 from tests.worker_process import Plant
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -216,3 +218,25 @@ def test_a_second_signal_stops_a_worker_at_once(patient: Plant) -> None:
     patient.open()
     patient.worker("w2").ready()
     assert patient.answer(message) == "Done: 1 call.\nread (ok): notes by w2"
+
+
+# ---- the network forgets ----
+
+
+async def test_a_connection_that_was_forgotten_on_the_way_costs_no_lease(tmp_path: Path) -> None:
+    with Plant(tmp_path, lease_ms=6_000) as plant:
+        await asyncio.to_thread(plant.serve)
+        async with StallingProxy(plant.port) as proxy:
+            plant.url = f"http://127.0.0.1:{proxy.port}"
+            worker = plant.worker("w1")
+            await asyncio.to_thread(worker.ready)
+            message = await asyncio.to_thread(plant.ask, "run deploy")
+            await asyncio.to_thread(plant.wait_for, "begun deploy")
+            await asyncio.sleep(2.5)  # a sign of life has gone by: the next one takes the same connection
+            proxy.forget()
+            await asyncio.sleep(8)  # longer than a lease
+            plant.open()
+            answer = await asyncio.to_thread(plant.answer, message)
+            ledger = await asyncio.to_thread(plant.ledger)
+    assert answer == "Done: 1 call.\nbash (ok): deploy by w1"
+    assert ledger == ["done"]

@@ -37,6 +37,8 @@ FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 5.0
 ASKED_MAX_S = 300.0  # a host that asks for a longer pause is asked again after this
 ANSWER_S = 60.0  # a host that says nothing for so long is not there
+ANSWER_LEAST_S = 1.0
+TRIES = 6  # in each lease, if nobody answers
 STOP_GRACE_S = 5.0
 SAID_MAX = 300
 FOR_GOOD = (UsageError, ConflictError, DeniedError)
@@ -103,14 +105,15 @@ class HostLine:
         claim = self._transport.claim(self.name, limit=limit, wait_ms=wait_ms, **wanted)
         return await self._answer(claim, more_s=wait_ms / 1000)
 
-    async def start(self, task_id: str, token: str) -> None:
+    async def start(self, lease: Lease) -> None:
         """Ask whether it may begin."""
-        await self._answer(self._transport.start(task_id, token))
+        await self._answer(self._transport.start(lease.task["task_id"], lease.token), within_s=_patience_s(lease))
 
-    async def heartbeat(self, task_id: str, token: str, progress: Progress | None) -> bool:
+    async def heartbeat(self, lease: Lease, progress: Progress | None) -> bool:
         """Show a sign of life; whether the task is wanted."""
         news = {"progress": progress} if progress is not None and self._takes_progress else {}
-        return await self._answer(self._transport.heartbeat(task_id, token, **news))
+        sign = self._transport.heartbeat(lease.task["task_id"], lease.token, **news)
+        return await self._answer(sign, within_s=_patience_s(lease))
 
     async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
         """Say what became of it."""
@@ -139,10 +142,10 @@ class HostLine:
             return error
         return None
 
-    async def _answer(self, question: Awaitable[T], *, more_s: float = 0) -> T:
+    async def _answer(self, question: Awaitable[T], *, more_s: float = 0, within_s: float = ANSWER_S) -> T:
         """What the host says, if it says anything."""
         try:
-            async with asyncio.timeout(ANSWER_S + more_s):
+            async with asyncio.timeout(within_s + more_s):
                 answer = await question
         except LeaseLostError:
             self._is_there()
@@ -163,7 +166,9 @@ class HostLine:
             self._tell("back", f"the host answers again, after {away_s:.1f} s")
 
     def _is_not_there(self, error: Exception) -> None:
-        said = text_of(error)[:SAID_MAX] or type(error).__name__
+        said = text_of(error)[:SAID_MAX]
+        if not said:
+            said = "nothing came in time" if isinstance(error, TimeoutError) else type(error).__name__
         if self._lost_ms is None:
             self._lost_ms = self.host.clock.monotonic_ms()
             self._tell("lost", f"the host does not answer, and is asked again until it does: {said}")
@@ -177,6 +182,11 @@ class HostLine:
                 await self.stopping.wait()
         except TimeoutError:
             return
+
+
+def _patience_s(lease: Lease) -> float:
+    """How long to wait for an answer that a lease depends on: a connection may be dead, and another one is not."""
+    return min(ANSWER_S, max(ANSWER_LEAST_S, lease.lease_ms / 1000 / TRIES))
 
 
 def takes(method: Callable[..., Any], keyword: str) -> bool:

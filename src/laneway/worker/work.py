@@ -18,7 +18,7 @@ from enum import StrEnum
 from laneway.errors import ConflictError, LeaseLostError, UsageError, describe, text_of
 from laneway.external import ExternalTask, ExternalTaskResult, Lease, Progress
 from laneway.records import Effect
-from laneway.worker.host_line import HostLine, Pauses, asked_pause_s, is_for_good
+from laneway.worker.host_line import ANSWER_LEAST_S, HostLine, Pauses, asked_pause_s, is_for_good
 
 __all__ = ("Does", "End", "Work")
 
@@ -107,7 +107,7 @@ class Work:
         pauses = Pauses(self._line.host.random)
         while not self._line.stopping.is_set():
             try:
-                await self._line.start(self.task_id, self.lease.token)
+                await self._line.start(self.lease)
             except Exception as error:  # noqa: BLE001 - a transport may raise anything; nobody has begun
                 if isinstance(error, LeaseLostError):
                     self._say(logging.INFO, "is not to be begun: %s", text_of(error))
@@ -221,20 +221,23 @@ class Work:
         """Show a sign of life; when nobody wants the task any more, stop the work."""
         news, self._news = self._news, None
         self._beat_s = self._loop.time()
-        wanted, asked_s = True, 0.0
+        wanted, asked_s, is_late = True, 0.0, False
         try:
-            wanted = await self._line.heartbeat(self.task_id, self.lease.token, news)
+            wanted = await self._line.heartbeat(self.lease, news)
         except LeaseLostError as error:
             self._say(logging.WARNING, "was lost: %s", text_of(error))
             wanted = False
         except Exception as error:  # noqa: BLE001 - a transport may raise anything; the next sign may get through
             self._say(logging.DEBUG, "could give no sign of life: %s", describe(error))
-            asked_s = asked_pause_s(error)
+            asked_s, is_late = asked_pause_s(error), self._loop.time() - self._beat_s >= ANSWER_LEAST_S
             if self._news is None:
                 self._news = news
         self._beating = None
         if wanted and not self.is_over:
-            self._beat_later(asked_s)
+            if is_late and not asked_s:  # it has waited long enough, and the lease comes to its end
+                self._beat_now()
+            else:
+                self._beat_later(asked_s)
         elif self._run is not None and not self._run.done():
             self._run.cancel()
 

@@ -176,3 +176,40 @@ async def test_a_result_of_a_lost_lease_is_said_once() -> None:
             await on.put("t")
             await passing(500)
             assert (on.line.times("complete"), worker.stats.refused) == (1, 1)
+
+
+@pytest.mark.parametrize("what", ["start", "heartbeat"])
+def test_a_question_that_a_lease_depends_on_is_asked_again_before_the_lease_ends(what: str) -> None:
+    @staged
+    async def run() -> None:
+        async with bench() as on, on.worker():
+            on.line.silent = [what, what, what]  # three connections are dead, and nobody says so
+            await on.put("t", effect="write", lease_ms=9_000)
+            await passing(20_000)
+            assert on.line.silent == []
+            assert on.began == ["t"]
+            on.gate.set()
+            assert (await on.end()).state == "completed"
+            assert (await on.end()).attempt == 1
+
+    run()
+    assert what
+
+
+class Late(Shaky):
+    """A transport with a short patience of its own."""
+
+    async def heartbeat(self, *_args: Any, **_more: Any) -> bool:
+        """Nobody has answered, it says."""
+        self.said.append("heartbeat t")
+        raise TimeoutError
+
+
+@staged
+async def test_a_transport_that_is_late_at_once_is_not_asked_all_the_time() -> None:
+    async with bench() as on:
+        on.line = Late(on.line)
+        async with on.worker():
+            await on.put("t", effect="write", lease_ms=9_000)
+            await passing(8_000)
+            assert 2 <= on.line.times("heartbeat") <= 3
