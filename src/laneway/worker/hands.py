@@ -200,7 +200,10 @@ class _Call:
             if self._is_dropped:
                 return None
             self._has_begun = True
-        return self._call()
+        try:
+            return self._call()
+        except StopIteration as error:  # no future can carry it: the worker would wait for ever
+            raise RuntimeError("the function raised StopIteration") from error
 
     def drop(self) -> bool:
         """Nobody wants it any more; False if a thread is at it."""

@@ -28,6 +28,8 @@ Does = Callable[[ExternalTask], Awaitable[object]]
 BEATS = 3  # in each lease
 NEWS_S = 1.0  # between two signs of life that tell news
 FIRST_NEWS_S = 0.25  # from the begin on: what is done by then needs no sign of life
+ERROR_MAX = 100_000  # characters of what a handler raised
+CANCELLED = "the handler was cancelled, and not by its worker"
 NOT_BEGUN = "the worker could not reach its host in time, and did not begin"
 
 
@@ -48,6 +50,8 @@ class Work:
         "_beat_s",
         "_beating",
         "_does",
+        "_given",
+        "_is_stopped",
         "_is_told",
         "_line",
         "_loop",
@@ -61,13 +65,17 @@ class Work:
         "is_over",
         "lease",
         "task",
+        "task_id",
     )
 
     def __init__(
         self, lease: Lease, line: HostLine, does: Does | None, tell: Callable[[Work, Progress | None], None]
     ) -> None:
         self.lease = lease
-        self.task = ExternalTask(lease.task, remaining=lease.task.remaining_ms, report=self._report)
+        self.task = task = lease.task
+        self.task_id = str(task["task_id"])
+        # A handler may write into what it gets, and everybody else has to know what the task is.
+        self._given = ExternalTask(task, remaining=task.remaining_ms, report=self._report)
         self.has_begun = False
         self.is_over = False
         self._does = does
@@ -81,12 +89,8 @@ class Work:
         self._beating: asyncio.Task[None] | None = None  # while one is on its way
         self._beat_s = 0.0  # when the last one was sent
         self._news: Progress | None = None  # which the host has not heard
+        self._is_stopped = False  # the work is no longer wanted, by the host or by the worker
         self._is_told = False  # the loop knows that there is news, or will in a moment
-
-    @property
-    def task_id(self) -> str:
-        """The task."""
-        return str(self.task["task_id"])
 
     # ---- the way of a task ----
 
@@ -133,7 +137,10 @@ class Work:
         self._beat_later()
         try:
             await asyncio.wait([run])
-            result = None if run.cancelled() else run.result()
+            if run.cancelled():  # without a word from here: its handler did that, and somebody has to hear of it
+                result = None if self._is_stopped else ExternalTaskResult(success=False, error=CANCELLED)
+            else:
+                result = run.result()
             return End.STOPPED if result is None else await self._deliver(result)
         finally:
             self.is_over = True
@@ -141,6 +148,7 @@ class Work:
                 if beat is not None:
                     beat.cancel()
             if not run.done():
+                self._is_stopped = True
                 run.cancel()
                 await asyncio.wait([run])
 
@@ -148,13 +156,15 @@ class Work:
         """Do it. None: its time was over, and the host knows."""
         try:
             async with asyncio.timeout(max(0, self.task.remaining_ms()) / 1000) as limit:
-                value = await does(self.task)
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+                value = await does(self._given)
+        except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it raises is told, and ends nobody else's work
+        except BaseException as error:  # whatever it raises is told, and ends nobody else's work
             if isinstance(error, TimeoutError) and limit.expired():
                 return None
-            return ExternalTaskResult(success=False, error=describe(error))
+            if self._is_stopped and not isinstance(error, Exception):  # a second Ctrl-C, while it is stopped
+                raise
+            return ExternalTaskResult(success=False, error=_cut(describe(error)))
         try:
             return ExternalTaskResult.of(value)
         except UsageError as error:
@@ -166,14 +176,16 @@ class Work:
     async def _deliver(self, result: ExternalTaskResult) -> End:
         """Say what became of it, until somebody hears it."""
         self._result = result
+        is_replaced = False
         pauses = Pauses(self._line.host.random)
         while True:
             try:
                 await self._line.complete(self.task_id, self.lease.token, result)
             except Exception as error:  # noqa: BLE001 - a transport may raise anything; the result waits
-                if isinstance(error, UsageError) and result.success:  # too large, say: the host should hear of that
+                if isinstance(error, UsageError) and not is_replaced:  # too large, say: the host should hear of that
                     said = f"its result was refused: {text_of(error)}"
                     self._result = result = ExternalTaskResult(success=False, error=said)
+                    is_replaced = True
                     continue
                 if is_for_good(error):
                     self._result = None
@@ -239,6 +251,7 @@ class Work:
             else:
                 self._beat_later(asked_s)
         elif self._run is not None and not self._run.done():
+            self._is_stopped = True
             self._run.cancel()
 
     # ---- giving back ----
@@ -265,3 +278,10 @@ class Work:
 
     def _say(self, level: int, words: str, said: str) -> None:
         _log.log(level, f"worker %s: task %s {words}", self._line.name, self.task_id, said)
+
+
+def _cut(said: str) -> str:
+    """What a handler said, short enough to be told: an error may quote all that somebody has read."""
+    if len(said) <= ERROR_MAX:
+        return said
+    return f"{said[:ERROR_MAX]} [… {len(said) - ERROR_MAX:,} characters more]"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from laneway import PermissionPolicy, ToolContext, tool
-from laneway.errors import ConfigError, LeaseLostError
+from laneway.errors import ConfigError, LeaseLostError, UsageError
 from laneway.external import ExternalTask, ExternalTaskResult
 from laneway.testing import fake_host
 from laneway.tools import builtin_tools
@@ -18,7 +18,7 @@ from laneway.transports import FrameTransport, LocalTransport
 from laneway.worker import Worker
 from tests.inbox_stage import staged
 from tests.stage import passing
-from tests.worker_stage import bench, outcomes, real_bench
+from tests.worker_stage import Shaky, bench, outcomes, real_bench
 
 # ---- what handlers do ----
 
@@ -108,6 +108,10 @@ class Rude(BaseException):
         (TimeoutError("slow"), ExternalTaskResult(success=False, error="TimeoutError: slow")),
         (SystemExit(3), ExternalTaskResult(success=False, error="SystemExit: 3")),
         (Rude(), ExternalTaskResult(success=False, error="Rude: ")),
+        (KeyboardInterrupt(), ExternalTaskResult(success=False, error="KeyboardInterrupt: ")),
+        (GeneratorExit(), ExternalTaskResult(success=False, error="GeneratorExit: ")),
+        (asyncio.CancelledError(), "the handler was cancelled, and not by its worker"),
+        (StopIteration(), "raised StopIteration"),
         (object, "cannot be sent"),
     ],
     ids=lambda value: str(value)[:20],
@@ -144,6 +148,75 @@ async def test_a_result_that_is_too_long_is_a_failure_that_says_so() -> None:
     async with real_bench() as on, on.worker(handlers={"bash": lambda task: "x" * 10_000_001}):
         await on.put("t")
         assert "at most 10,000,000 bytes" in ((await on.did()).error or "")
+
+
+async def test_an_error_that_is_too_long_is_cut_and_told() -> None:
+    def fail(task: ExternalTask) -> str:
+        raise RuntimeError("x" * 10_000_001)
+
+    async with real_bench() as on, on.worker(handlers={"bash": fail}):
+        await on.put("t")
+        error = (await on.did()).error or ""
+    assert error.startswith("RuntimeError: xxx")
+    assert error.endswith("characters more]")
+    assert len(error) < 101_000
+
+
+@staged
+async def test_a_failure_that_is_refused_is_told_as_a_short_one() -> None:
+    class Narrow(Shaky):
+        async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:
+            if len(result.error or "") > 1_000:
+                raise UsageError("too large for the proxy")
+            return await super().complete(task_id, token, result)
+
+    failure = ExternalTaskResult(success=False, error="x" * 2_000)
+    async with bench() as on:
+        on.line = Narrow(on.line)
+        async with on.worker(handlers={"bash": lambda task: failure}) as worker:
+            await on.put("t", effect="write")
+            said = "its result was refused: too large for the proxy"
+            assert await on.did() == ExternalTaskResult(success=False, error=said)
+            await passing(1)
+            assert worker.stats.failed == 1
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_handler_that_cancels_itself_has_failed(waits: bool) -> None:
+    async def cancel(task: ExternalTask) -> str:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        if waits:
+            await asyncio.sleep(0)
+        return "?"
+
+    @staged
+    async def run() -> None:
+        async with bench() as on, on.worker(handlers={"bash": cancel}):
+            await on.put("t", effect="write")
+            said = "the handler was cancelled, and not by its worker"
+            assert await on.did() == ExternalTaskResult(success=False, error=said)
+
+    run()
+    assert waits in (True, False)
+
+
+@staged
+async def test_a_handler_may_write_into_its_task_and_its_result_is_told_all_the_same() -> None:
+    def scribble(task: ExternalTask) -> object:
+        task["task_id"] = "other"
+        del task["command_type"]
+        return object()
+
+    told: list[tuple[str, str | None]] = []
+    async with bench() as on:
+        worker = on.worker(handlers={"bash": scribble})
+        worker.watch(lambda news: told.append((news.kind, news.task.task_id if news.task else None)))
+        async with worker:
+            await on.put("t", effect="write")
+            assert "what the handler of bash gave back cannot be sent" in ((await on.did()).error or "")
+    assert told == [("ready", None), ("began", "t"), ("ended", "t")]
 
 
 @staged
