@@ -128,6 +128,31 @@ async def test_a_command_in_the_sandbox_sees_no_network_no_processes_and_nothing
     assert limited.result["output"] == "50\n", "limits hold in the sandbox, too"
 
 
+async def test_a_command_in_the_sandbox_can_set_nothing_in_the_kernel(tmp_path: Path) -> None:
+    if not is_possible(tmp_path):
+        return
+    search = "find /proc -path '/proc/[0-9]*' -prune -o -path /proc/pressure -prune -o -type f -writable -print"
+    [found, said] = await run(tmp_path, f"{search} 2> /dev/null; true", "cat /proc/sys/kernel/ostype", sandbox=True)
+    assert found.result["output"] == "", "who runs as root is root in the sandbox, too"
+    assert said.result["output"] == "Linux\n"
+
+
+async def test_a_hidden_file_of_the_workspace_cannot_be_moved_to_where_it_is_not_hidden(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("lw_secret")
+    if not is_possible(tmp_path):
+        return
+    found = await run(
+        tmp_path,
+        "mv token other; ln token third; rm -f token; ls; cat other third",
+        "cat token other third",
+        sandbox=True,
+        hidden=[secret],
+    )
+    assert "secret" not in str(found)
+    assert secret.read_text() == "lw_secret"
+
+
 async def test_the_network_can_be_let_into_the_sandbox(tmp_path: Path) -> None:
     if not is_possible(tmp_path):
         return

@@ -155,10 +155,12 @@ def made_worker(choice: Choice, limits: Limits, *, hidden: Sequence[str] = ()) -
     """The worker that the options mean; what they do not say is as the module of `--handlers` has it."""
     found = found_in(choice.handlers) if choice.handlers else Worker()
     options = _options(choice)
+    if hidden:
+        options["hidden"] = tuple(hidden)
     if isinstance(found, Worker):
-        return _like(found, options, limits, hidden)
+        return _like(found, options, limits)
     if limits.sandbox:
-        options["sandbox"] = Sandbox(network=limits.network, hidden=tuple(hidden))
+        options["sandbox"] = Sandbox(network=limits.network)
     built_in = _built_in(options.get("sandbox")) if choice.builtin_tools else []
     given: dict[str, Any] = {"handlers": found} if isinstance(found, dict) else {"tools": [*built_in, *found]}
     if isinstance(found, dict) and built_in:
@@ -166,15 +168,16 @@ def made_worker(choice: Choice, limits: Limits, *, hidden: Sequence[str] = ()) -
     return Worker(**given, **options, limits=_limits(None, limits))
 
 
-def _like(found: Worker, options: dict[str, Any], limits: Limits, hidden: Sequence[str]) -> Worker:
+def _like(found: Worker, options: dict[str, Any], limits: Limits) -> Worker:
     given = found.given
+    options["hidden"] = (*given["hidden"], *options.pop("hidden", ()))
     options["labels"] = (*found.labels, *options.pop("labels", ()))
     options["limits"] = _limits(given["limits"], limits)
     sandbox = given["sandbox"] if limits.sandbox is None else limits.sandbox
     if sandbox:
         own = sandbox if isinstance(sandbox, Sandbox) else given["sandbox"]
         own = own if isinstance(own, Sandbox) else Sandbox()
-        sandbox = replace(own, network=own.network or limits.network, hidden=(*own.hidden, *hidden))
+        sandbox = replace(own, network=own.network or limits.network)
     return found.copy(**options, sandbox=sandbox)
 
 

@@ -2,7 +2,8 @@
 
 What a command sees in it: the machine's files, read-only; its workspace, which it may write; a `/tmp`, `/run` and
 `/dev` of its own; no other processes; no network, unless that is wanted. It has no capabilities, and everything that it
-started ends with it, a server that detached itself, too.
+started ends with it, a server that detached itself, too. Settings of the kernel in `/proc` it can only read: they
+belong to root, and a worker of root has no other user to be in its sandbox.
 
 What it does not confine: tools that run in the process of the worker itself. Those that work on files (`read`, `write`,
 `edit` …) stay in the workspace by the rules of `laneway.tools.paths`; handlers and tools of one's own may do what
@@ -27,6 +28,8 @@ TRIAL_S: Final = 20.0
 PRIVATE: Final = {"TMPDIR": "/tmp", "TMP": "/tmp", "TEMP": "/tmp"}  # noqa: S108 - the sandbox has one of its own
 """Variables that would name folders which a sandbox does not have."""
 NAMES: Final = "/run/systemd/resolve"  # where /etc/resolv.conf often points to; without it there are no names
+KERNEL: Final = tuple(f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "mtrr"))
+"""What root may write in `/proc` without any capability. Bubblewrap covers only a part of it."""
 WITHOUT: Final = "or leave the sandbox out and run the worker in a container or as a user of its own"
 
 
@@ -46,6 +49,8 @@ class Sandbox:
             words.append("--unshare-net")
         # Later mounts lie above earlier ones. Sockets below /run, of a container daemon say, need no right to write.
         words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108
+        for path in KERNEL:
+            words += ["--ro-bind-try", path, path]
         if self.network:
             words += ["--ro-bind-try", NAMES, NAMES]
         root = os.path.realpath(workspace)
@@ -80,6 +85,15 @@ class Sandbox:
                 value=workspace,
                 hint="name the folder that commands may write",
             )
+        for path in self.hidden:
+            place = os.path.realpath(path)
+            if os.path.dirname(place).startswith(os.path.join(os.path.realpath(workspace), "")):
+                raise ConfigError(
+                    f"{path} is to be hidden in a folder of the workspace, which commands could move away",
+                    setting="workspace",
+                    value=workspace,
+                    hint="keep what is secret outside of the workspace",
+                )
         trial = self.command(["/bin/sh", "-c", "exit 0"], workspace=workspace, folder=workspace)
         try:
             ended = subprocess.run(  # noqa: S603 - our own words

@@ -21,7 +21,7 @@ from typing import Any, Final
 from laneway.dialogue import ToolContext, ToolOutput, ToolSpec
 from laneway.errors import ToolArgumentsError, text_of
 from laneway.external import ExternalTask, ExternalTaskResult
-from laneway.kernel.permissions import Verdict, allows_url, decide, hides
+from laneway.kernel.permissions import Hides, Verdict, allows_url, decide, hides
 from laneway.policies import PermissionPolicy
 from laneway.ports import Tool
 from laneway.records import Effect
@@ -99,6 +99,7 @@ class Hands:
     environment: dict[str, str]
     limits: WorkerLimits | None
     sandbox: Sandbox | None
+    hidden: tuple[str, ...] = ()
     threads: ThreadPoolExecutor | None = None
 
     @property
@@ -161,12 +162,26 @@ class Hands:
             in_thread=self._in_thread,
             extra={
                 "environment": self.environment,
-                "hides": hides(self.policy, workspace),
+                "hides": self._hides(workspace),
                 "allows_url": allows_url(self.policy),
                 "limits": {} if limits is None else limits.of_processes(),
                 "sandbox": self.sandbox,
             },
         )
+
+    def _hides(self, workspace: str) -> Hides | None:
+        """What tools for files do not see: what the policy says, and what is secret."""
+        denied = hides(self.policy, workspace)
+        if not self.hidden:
+            return denied
+
+        def is_hidden(path: str, tool: str = "grep") -> bool:
+            place = posixpath.normpath(posixpath.join(workspace, path))
+            if any(below(each, place) is not None for each in self.hidden):
+                return True
+            return denied is not None and denied(path, tool)
+
+        return is_hidden
 
     async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking function. A thread cannot be stopped: whoever is cancelled waits for it, slot in hand."""

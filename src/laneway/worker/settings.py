@@ -9,7 +9,7 @@ import os
 import platform
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from laneway.checked import listed, one_of
@@ -32,6 +32,7 @@ __all__ = (
     "checked_commands",
     "checked_environment",
     "checked_handlers",
+    "checked_hidden",
     "checked_lanes",
     "checked_mapping",
     "checked_name",
@@ -259,13 +260,25 @@ def checked_environment(environment: Mapping[str, str] | None) -> dict[str, str]
     return dict(given)
 
 
-def checked_sandbox(sandbox: bool | Sandbox, folders: Sequence[str]) -> Sandbox | None:  # noqa: FBT001 - yes, no, or how
+def checked_hidden(hidden: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Files that tools must not touch, as they really are called."""
+    if isinstance(hidden, str | os.PathLike) or not all(isinstance(each, str | os.PathLike) for each in hidden):
+        raise ConfigError(f"hidden must be a list of paths, not {hidden!r:.80}", setting="hidden", hint="hidden=['…']")
+    return tuple(os.path.realpath(os.path.expanduser(os.fspath(each))) for each in hidden)
+
+
+def checked_sandbox(
+    sandbox: bool | Sandbox,  # noqa: FBT001 - yes, no, or how
+    folders: Sequence[str],
+    hidden: Sequence[str],
+) -> Sandbox | None:
     """The sandbox, if there is to be one; refuses a machine that can make none."""
     if not isinstance(sandbox, bool | Sandbox):
         raise ConfigError(f"sandbox is True, False or a Sandbox, not {sandbox!r:.80}", setting="sandbox", value=sandbox)
     if sandbox is False:
         return None
     found = Sandbox() if sandbox is True else sandbox
+    found = replace(found, hidden=tuple(dict.fromkeys((*found.hidden, *hidden))))
     for folder in folders:
         found.check(folder)
     return found

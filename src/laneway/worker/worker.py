@@ -20,7 +20,7 @@ from laneway.records import DURATION_MAX_MS, check_labels, check_whole
 from laneway.system import HostEnv
 from laneway.tools.sandbox import Sandbox
 from laneway.worker import settings
-from laneway.worker.hands import Hands, Places
+from laneway.worker.hands import Hands, Places, below
 from laneway.worker.host_line import STOP_GRACE_S, HostLine, Pauses, is_for_good, takes
 from laneway.worker.settings import Handler, WorkerLimits
 from laneway.worker.work import End, Work
@@ -88,8 +88,9 @@ class Worker:
     and no `workspace`, then tasks of other folders fail.
 
     A `permission_policy` of its own can deny what the host has let pass, and hides files from tools that search.
-    `limits` and `sandbox` hold for the processes that tools start. `lease_ms` is how long it would like to be allowed
-    to be silent.
+    `limits` and `sandbox` hold for the processes that tools start. `hidden` are files, such as that of a token, which
+    tools for files and commands in the sandbox do not get to see; other commands do. `lease_ms` is how long it would
+    like to be allowed to be silent.
     """
 
     def __init__(  # noqa: PLR0913 - the public surface is a contract: keyword options, not option records
@@ -110,6 +111,7 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         limits: WorkerLimits | None = None,
         sandbox: bool | Sandbox = False,
+        hidden: Sequence[str | os.PathLike[str]] = (),
         wait_ms: int = WAIT_MS,
         lease_ms: int | None = None,
         host: HostEnv | None = None,
@@ -434,13 +436,20 @@ def _hands(given: Mapping[str, Any]) -> Hands:
         workspace=None if workspace is None else settings.checked_workspace(workspace), named=named, folders=folders
     )
     handlers = settings.checked_handlers(given["handlers"])
-    sandbox = settings.checked_sandbox(given["sandbox"], places.all)
+    hidden = settings.checked_hidden(given["hidden"])
+    sandbox = settings.checked_sandbox(given["sandbox"], places.all, hidden)
+    toolbox = settings.checked_toolbox(given["tools"], given["handlers"], sandbox)
+    open_to_all = [each for each in hidden for place in places.all if below(place, each) is not None]
+    if open_to_all and sandbox is None and "bash" in toolbox:
+        said = "commands of a worker can read %s in its workspace: keep it elsewhere, or use the sandbox"
+        _log.warning(said, ", ".join(dict.fromkeys(open_to_all)))
     return Hands(
         handlers=handlers,
-        toolbox=settings.checked_toolbox(given["tools"], given["handlers"], sandbox),
+        toolbox=toolbox,
         places=places,
         policy=settings.checked_policy(given["permission_policy"]),
         environment=settings.checked_environment(given["environment"]),
         limits=given["limits"],
         sandbox=sandbox,
+        hidden=hidden,
     )

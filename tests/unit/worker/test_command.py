@@ -159,12 +159,13 @@ def test_a_dict_or_a_list_stands_alone_unless_the_built_in_tools_are_wanted(modu
 
 
 def test_the_sandbox_hides_the_file_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(Sandbox, "check", lambda self, folder: seen.append(folder))
+    seen: list[Sandbox] = []
+    monkeypatch.setattr(Sandbox, "check", lambda self, folder: seen.append(self))
     monkeypatch.chdir(tmp_path)
     worker = made_worker(Choice(), Limits(sandbox=True, network=True), hidden=["/x/token"])
-    assert worker.given["sandbox"] == Sandbox(network=True, hidden=("/x/token",))
-    assert seen == [str(tmp_path)]
+    assert worker.given["sandbox"] == Sandbox(network=True)
+    assert worker.given["hidden"] == ("/x/token",)
+    assert seen == [Sandbox(network=True, hidden=("/x/token",))]
 
 
 def test_a_sandbox_of_the_module_can_be_left_out(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:

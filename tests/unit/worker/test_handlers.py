@@ -419,3 +419,36 @@ async def test_handlers_find_their_folder_although_the_worker_that_runs_is_a_cop
         worker.connect(on.line)
         done = await outcomes(on, worker, [("bash", {"command": "pwd"})])
     assert done[0].to_output().text.endswith(tmp_path.name)
+
+
+async def test_tools_for_files_do_not_see_what_is_hidden(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    (keys / "w.token").write_text("lw_secret")
+    (tmp_path / "link").symlink_to(keys / "w.token")
+    (tmp_path / "a.txt").write_text("lw_none")
+    async with real_bench() as on:
+        worker = Worker(on.line, workspace=tmp_path, hidden=[keys / "w.token"])
+        done = await outcomes(
+            on,
+            worker,
+            [
+                ("read", {"path": "keys/w.token"}),
+                ("read", {"path": "link"}),
+                ("read", {"path": "w.token", "working_dir": "keys"}),
+                ("write", {"path": "keys/w.token", "content": "mine"}),
+                ("edit", {"path": "keys/w.token", "old": "lw_secret", "new": "mine"}),
+                ("grep", {"pattern": "lw_"}),
+            ],
+        )
+    assert [each.success for each in done] == [False] * 5 + [True]
+    assert "secret" not in str(done)
+    assert "a.txt" in done[5].to_output().text
+    assert (keys / "w.token").read_text() == "lw_secret"
+    assert "can read" in caplog.text, "commands are another matter, and that is said"
+
+
+@pytest.mark.parametrize("hidden", ["keys", [7]])
+def test_what_is_hidden_is_a_list_of_paths(hidden: Any) -> None:
+    with pytest.raises(ConfigError, match="hidden must be a list of paths"):
+        Worker(hidden=hidden)

@@ -102,6 +102,26 @@ def test_what_fetches_pages_in_the_worker_itself_is_not_offered_without_a_networ
     assert "web_fetch" in Worker(workspace=tmp_path, sandbox=wide).commands
 
 
+def test_what_commands_could_move_away_cannot_be_hidden(tmp_path: Path) -> None:
+    program = fake(tmp_path, "exit 0").program
+    secret = tmp_path / "ws" / "keys" / "token"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("lw_x")
+    with pytest.raises(ConfigError, match=r"keys/token is to be hidden in a folder of the workspace.*outside"):
+        Worker(workspace=tmp_path / "ws", sandbox=Sandbox(program=program), hidden=[secret])
+    assert Worker(workspace=secret.parent, sandbox=Sandbox(program=program), hidden=[secret]).commands
+    (tmp_path / "other").mkdir()
+    assert Worker(workspace=tmp_path / "other", sandbox=Sandbox(program=program), hidden=[secret]).commands
+
+
+def test_what_is_set_in_the_kernel_can_only_be_read(tmp_path: Path) -> None:
+    found = words(Sandbox(), tmp_path)
+    for path in ("/proc/sys", "/proc/sysrq-trigger"):
+        at = found.index(path)
+        assert found[at - 1 : at + 2] == ["--ro-bind-try", path, path]
+        assert at > found.index("--proc")
+
+
 # ---- limits ----
 
 
