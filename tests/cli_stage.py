@@ -19,7 +19,7 @@ from laneway.cli.app import app
 from tests.gateway_stage import GatewayStage, serving
 
 NOWHERE = "http://127.0.0.1:9"  # nobody listens there
-SETTINGS = ("URL", "TOKEN", "STORE", "TENANT", "WORKSPACE", "WORKSPACE_NAME")
+SETTINGS = ("URL", "TOKEN", "STORE", "TENANT", "WORKSPACE", "WORKSPACE_NAME", "CA")
 
 
 class Ended(NamedTuple):

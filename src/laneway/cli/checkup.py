@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from laneway.errors import DeniedError, LanewayError, StoreUnavailableError
 
 if TYPE_CHECKING:
+    import httpx2
+
     from laneway.gateway.launch import Launch, ServeOptions
     from laneway.gateway.settings import GatewaySettings
 
@@ -78,6 +80,7 @@ class Patient:
     options: ServeOptions
     environ: Mapping[str, str]
     url: str = ""
+    ca: str = ""
     must_answer: bool = True
     is_online: bool = False
     launch: Launch | None = None
@@ -395,7 +398,8 @@ def _port(patient: Patient) -> Found:
     try:
         bind(replace(settings)).close()
     except UnavailableError as error:
-        if _ready(patient)[0] in (200, 503):
+        answer = _ready(patient)
+        if not isinstance(answer, LanewayError) and answer.status_code in (200, 503):
             yield State.OK, f"{where} is taken by a server that answers", ""
         else:
             yield State.FAIL, error.message, error.hint
@@ -404,18 +408,21 @@ def _port(patient: Patient) -> Found:
 
 
 def _server(patient: Patient) -> Found:
-    status, says, skew_s = _ready(patient)
     url = _url(patient)
-    if status is None:
-        state = State.OK if not patient.url else State.FAIL if patient.must_answer else State.WARN
-        yield state, f"no server answers at {url}: {says}", "laneway serve starts one"
+    answer = _ready(patient)
+    if isinstance(answer, LanewayError):
+        is_somebody = getattr(answer, "is_doubted", False) or not patient.must_answer
+        state = State.FAIL if patient.url and patient.must_answer else State.WARN if is_somebody else State.OK
+        yield state, answer.message, answer.hint
         return
-    if status == 200:
+    if answer.status_code == 200:
         yield State.OK, f"the server at {url} is ready", ""
     else:
         hint = f"curl {url}/readyz says why"
-        yield State.FAIL, f"the server at {url} is not ready (status {status}): {says}", hint
-    if skew_s is not None and abs(skew_s) > SKEW_MAX_S:
+        yield State.FAIL, f"the server at {url} is not ready (status {answer.status_code}): {answer.text[:300]}", hint
+    sent = answer.headers.get("date")
+    skew_s = 0.0 if sent is None else parsedate_to_datetime(sent).timestamp() - time.time()
+    if abs(skew_s) > SKEW_MAX_S:
         hint = "set both clocks by a time server: expiry of tokens and of messages goes by them"
         yield State.WARN, f"its clock and that of this machine are {abs(skew_s):.0f} s apart", hint
 
@@ -426,22 +433,22 @@ def _url(patient: Patient) -> str:
     return patient.url.rstrip("/") or url_of(patient.settings)
 
 
-def _ready(patient: Patient) -> tuple[int | None, str, float | None]:
-    """The status of /readyz, or None and why there is none; and how far the clocks are apart."""
+def _ready(patient: Patient) -> httpx2.Response | LanewayError:
+    """What /readyz answers, or why nothing does."""
     import httpx2
 
-    from laneway.gateway.settings import is_loopback
+    from laneway.cli.client import Target, translated
 
-    url = _url(patient)
+    target = Target(url=_url(patient), ca=patient.ca)
     try:
-        is_elsewhere = not is_loopback(httpx2.URL(url).host)  # a proxy would ask its own loopback
-        answer = httpx2.get(f"{url}/readyz", timeout=TIMEOUT_S, trust_env=is_elsewhere)
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        return None, str(error) or type(error).__name__, None
-    skew_s = None
-    if "date" in answer.headers:
-        skew_s = parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()
-    return answer.status_code, answer.text[:300], skew_s
+        options = target.options()
+        return httpx2.get(
+            f"{target.root}/readyz", timeout=TIMEOUT_S, trust_env=options["trust_env"], verify=options["verify"]
+        )
+    except httpx2.HTTPError as error:
+        return translated(error, target.url)
+    except LanewayError as error:
+        return error
 
 
 def _workers(patient: Patient) -> Found:
@@ -491,7 +498,7 @@ def _workers_at(patient: Patient, url: str) -> tuple[list[dict[str, Any]] | None
 
     said = patient.environ.get("LANEWAY_TOKEN", "")
     try:
-        target = Target(url=url, token=said if said != ASK else "")
+        target = Target(url=url, token=said if said != ASK else "", ca=patient.ca)
         with Server(target, timeout=httpx2.Timeout(TIMEOUT_S)) as server:
             server.get("/lanes", limit=1)  # whoever sees one tenant only does not see the workers of all
             return list(server.items("/workers")), ""

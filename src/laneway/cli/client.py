@@ -7,6 +7,9 @@ whether the server refuses something or the command itself does.
 from __future__ import annotations
 
 import json
+import os
+import re
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -30,11 +33,12 @@ from laneway.errors import (
 )
 from laneway.gateway.settings import is_loopback
 
-__all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated")
+__all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated", "trust_of")
 
 URL: Final = "http://127.0.0.1:8420"
 TIMEOUT: Final = httpx2.Timeout(30, connect=5)
 PAGE: Final = 1_000
+CERTIFICATE: Final = re.compile(r"certificate verify failed:? *(.*?)(?: \(_ssl\.c:\d+\)|$)", re.IGNORECASE)
 STANDARD: Final = frozenset({"type", "title", "status", "detail", "code", "hint", "instance"})
 
 
@@ -46,6 +50,7 @@ class Target:
     token: str = ""
     workspace: str = ""
     tenant: str = ""
+    ca: str = ""
 
     @property
     def root(self) -> str:
@@ -62,12 +67,14 @@ class Target:
             raise UsageError(f"{self.url!r} is no address of a server", hint=f"for example {URL}")
         return {
             "base_url": f"{self.root}/v1",
-            "headers": self._headers(),
+            "headers": self.headers(),
             "params": {"workspace": self.workspace} if self.workspace else None,
             "trust_env": not is_loopback(address.host),  # a proxy would ask its own loopback
+            "verify": trust_of(address, self.ca),
         }
 
-    def _headers(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
+        """What every request says of the one who asks."""
         if self.tenant == "*":
             raise UsageError("--tenant names one tenant, not all", hint="laneway status lists those with work")
         headers = {"Accept": "application/json"}
@@ -80,6 +87,24 @@ class Target:
             if value:
                 headers[name] = value
         return headers
+
+
+def trust_of(address: httpx2.URL, ca: str = "") -> ssl.SSLContext | bool:
+    """Whose certificates are believed: those of the authority in the file `ca`, or of the authorities that this
+    machine knows, to which `SSL_CERT_FILE` and `SSL_CERT_DIR` belong, for servers on this machine, too."""
+    if address.scheme != "https":
+        # Nobody's certificate is looked at on the way to this machine: reading those of all authorities takes 50 ms.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_loopback(address.host) else True
+    try:
+        if not ca:
+            return httpx2.create_ssl_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(os.path.expanduser(ca))
+        return context
+    except (OSError, ValueError) as error:  # what is wrong with a certificate is an OSError, too
+        where = f"--ca {ca}" if ca else "what SSL_CERT_FILE or SSL_CERT_DIR names"
+        said = (isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror) or str(error)
+        raise UsageError(f"{where} cannot be read: {said}", hint="a file of certificates in PEM format") from None
 
 
 def path_of(*parts: object) -> str:
@@ -145,7 +170,7 @@ class Server:
             if response.status_code != 401 or self._ask_token is None:
                 return answer_of(response)
             self.target, self._ask_token = replace(self.target, token=self._ask_token()), None  # asked once
-            self._http.headers.update(self.target.options()["headers"])
+            self._http.headers.update(self.target.headers())
 
     def ready(self) -> dict[str, Any]:
         """Every check of the server by its name, and `status`: `ready`, or something else."""
@@ -284,6 +309,10 @@ def translated(error: httpx2.HTTPError, url: str) -> LanewayError:
     """What an error on the way to a server means."""
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
         return UsageError(f"{url!r} cannot be asked: {error}", hint=f"for example {URL}")
+    if isinstance(error, httpx2.ConnectError) and (doubt := CERTIFICATE.search(str(error))):
+        return _not_believed(url, doubt[1])
+    if isinstance(error, httpx2.ConnectError) and "[SSL" in str(error):
+        return TransportUnavailableError(f"{url} does not speak TLS as it should ({error})", hint="is it http://?")
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return TransportUnavailableError(
             f"no server answers at {url} ({error})",
@@ -292,6 +321,19 @@ def translated(error: httpx2.HTTPError, url: str) -> LanewayError:
         )
     if isinstance(error, httpx2.TimeoutException):
         return TransportUnavailableError(f"{url} did not answer in time", hint="look at its log, then try again")
+    is_odd = isinstance(error, httpx2.RemoteProtocolError) and url.startswith("http:")
     return TransportUnavailableError(
-        f"the connection to {url} broke: {str(error) or type(error).__name__}", hint="try again"
+        f"the connection to {url} broke: {str(error) or type(error).__name__}",
+        hint="is it https://? If not, try again" if is_odd else "try again",
     )
+
+
+def _not_believed(url: str, doubt: str) -> LanewayError:
+    """A server answers, and its certificate is none that is believed here."""
+    if "issuer" in doubt or "self-signed" in doubt or "self signed" in doubt:
+        said, hint = f"{url} answers, but its certificate is not known here", "name its authority with --ca FILE"
+    elif "not valid for" in doubt:
+        said, hint = f"{url} answers with a certificate of another name", "is --url written as in the certificate?"
+    else:
+        said, hint = f"{url} answers, but its certificate is not good", "whoever runs the server has to renew it"
+    return TransportUnavailableError(f"{said} ({doubt})", hint=hint, is_doubted=True)

@@ -74,6 +74,7 @@ def _items(path: str, **params: Any) -> list[dict[str, Any]]:
             token=token_of(named),
             workspace=environ.get("LANEWAY_WORKSPACE_NAME", ""),
             tenant=environ.get("LANEWAY_TENANT", ""),
+            ca=environ.get("LANEWAY_CA", ""),
         )
         with Server(target, timeout=httpx2.Timeout(TIMEOUT_S)) as server:
             found = server.get(path, limit=MOST, **params)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from laneway.cli.checkup import Finding, Patient, State, examine
+from laneway.cli.reach import AuthorityOption
 
 __all__ = ("doctor",)
 
@@ -31,6 +32,7 @@ def doctor(
     url: Annotated[
         str, typer.Option(help="A server that should answer.", envvar="LANEWAY_URL", metavar="URL", show_default=False)
     ] = "",
+    ca: AuthorityOption = "",
     online: Annotated[bool, typer.Option("--online", help="Ask the models something, too: a few tokens.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -45,6 +47,7 @@ def doctor(
         options=ServeOptions(config=config, workspaces=workspaces or (), overrides=overrides),
         environ=os.environ,
         url=url,
+        ca=ca,
         must_answer=url != os.environ.get("LANEWAY_URL"),  # which is set for good, before the first start, too
         is_online=online,
     )

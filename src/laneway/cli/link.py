@@ -105,7 +105,8 @@ class Link:
                 return receipt
             except TransportUnavailableError as error:
                 status = getattr(error, "status", 0)  # of something that is no Laneway; a proxy may be in between
-                if delay_s is None or getattr(error, "is_refused", False) or 0 < status < BAD_GATEWAY:
+                is_hopeless = getattr(error, "is_refused", False) or getattr(error, "is_doubted", False)
+                if delay_s is None or is_hopeless or 0 < status < BAD_GATEWAY:
                     raise
                 await asyncio.sleep(delay_s)
         raise AssertionError(key)

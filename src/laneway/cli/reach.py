@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Source = Server | StoreReader
 
-__all__ = ("Asking", "JsonOption", "Reading", "Source", "asking", "operating", "read", "target_of")
+__all__ = ("Asking", "AuthorityOption", "JsonOption", "Reading", "Source", "asking", "operating", "read", "target_of")
 
 META: Final = "laneway.reach"
 TARGET: Final = "laneway.target"
@@ -34,6 +34,17 @@ STORE: Final = "sqlite:///laneway.db"
 PANEL: Final = "Server"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, as the server sends it.")]
+AuthorityOption = Annotated[
+    str,
+    typer.Option(
+        "--ca",
+        envvar="LANEWAY_CA",
+        help="The file of the authority that has signed the certificate of the server.",
+        rich_help_panel=PANEL,
+        metavar="FILE",
+        show_default=False,
+    ),
+]
 T = TypeVar("T")
 
 
@@ -85,6 +96,7 @@ def _server_options(
             show_default=False,
         ),
     ] = "",
+    ca: AuthorityOption = "",
 ) -> None:
     """The options of commands that ask a server."""
 
@@ -142,7 +154,7 @@ def target_of(ctx: typer.Context) -> Target:
     """The server that a command is to ask. The first call may ask for a token."""
     given = ctx.meta.get(META, {})
     if TARGET not in ctx.meta:
-        named = {name: given[name][0] for name in ("url", "workspace", "tenant") if name in given}
+        named = {name: given[name][0] for name in ("url", "workspace", "tenant", "ca") if name in given}
         ctx.meta[TARGET] = Target(token=token_of(given), **named)
     found: Target = ctx.meta[TARGET]
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -16,7 +16,7 @@ import typer
 
 from laneway.cli.client import URL, Server, Target, path_of
 from laneway.cli.credentials import prompt, token_of
-from laneway.cli.reach import JsonOption
+from laneway.cli.reach import AuthorityOption, JsonOption
 from laneway.cli.tables import ago, errors, print_json, print_rows, say, until
 from laneway.cli.times import duration_ms
 from laneway.errors import StoreInUseError, TransportUnavailableError, UnknownStoreError
@@ -82,8 +82,7 @@ StoreOption = Annotated[
 class Where:
     """Which tokens are meant: those of a server, or of a store."""
 
-    url: str
-    token: str
+    target: Target
     store: str
     is_store_named: bool
 
@@ -91,10 +90,10 @@ class Where:
         """Do it there: on the store that is named; else by the server; else, if none answers, on the store."""
         if not self.is_store_named:
             try:
-                with Server(Target(url=self.url, token=self.token), ask_token=prompt()) as each:
+                with Server(self.target, ask_token=prompt()) as each:
                     return server(each)
             except TransportUnavailableError as error:
-                if not getattr(error, "is_refused", False) or self.token:
+                if not getattr(error, "is_refused", False) or self.target.token:
                     raise
                 self._check_file(error)
         return asyncio.run(self._on_store(store))
@@ -107,7 +106,11 @@ class Where:
                 error.message, hint=f"start one with `laneway serve`, or name a store: --store {self.store}"
             ) from None
         if sys.stderr.isatty():
-            say(f"No server answers at {self.url}: the tokens of {self.store} are meant.", style="dim", to=errors())
+            say(
+                f"No server answers at {self.target.url}: the tokens of {self.store} are meant.",
+                style="dim",
+                to=errors(),
+            )
 
     async def _on_store(self, work: Callable[[TokenBook, Audit], Awaitable[T]]) -> T:
         from laneway.gateway.audit import Audit  # only what works without a server needs these
@@ -134,13 +137,13 @@ class Where:
             await store.close()
 
 
-def _where(ctx: typer.Context, url: str, store: str, **tokens: str) -> Where:
+def _where(ctx: typer.Context, target: Target, store: str, **tokens: str) -> Where:
     from laneway.cli.operating import refuse_in_tools  # it knows the tools of agents, which other commands need not
 
     refuse_in_tools()
     is_store_named = _is_named(ctx, "store") and bool(store)
     token = "" if is_store_named else token_of({name: (value, _is_named(ctx, name)) for name, value in tokens.items()})
-    return Where(url=url, token=token, store=store or STORE, is_store_named=is_store_named)
+    return Where(target=replace(target, token=token), store=store or STORE, is_store_named=is_store_named)
 
 
 def _is_named(ctx: typer.Context, name: str) -> bool:
@@ -165,6 +168,7 @@ def create(
     url: UrlOption = URL,
     token: TokenOption = "",
     token_file: TokenFileOption = "",
+    ca: AuthorityOption = "",
     store: StoreOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -187,7 +191,7 @@ def create(
         made, secret = await book.create(name, scopes, tenant=whose, expires_ms=expires_ms)
         return {**_fields(made), "secret": secret}, was_open and not book.is_empty
 
-    made, is_first = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
+    made, is_first = _where(ctx, Target(url=url, ca=ca), store, token=token, token_file=token_file).ask(asked, kept)
     if as_json:
         print_json(made)
         return
@@ -206,6 +210,7 @@ def ls(
     url: UrlOption = URL,
     token: TokenOption = "",
     token_file: TokenFileOption = "",
+    ca: AuthorityOption = "",
     store: StoreOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -218,7 +223,7 @@ def ls(
     async def kept(book: TokenBook, _: Audit) -> list[dict[str, Any]]:
         return [_fields(each) for each in book.tokens()]
 
-    items = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
+    items = _where(ctx, Target(url=url, ca=ca), store, token=token, token_file=token_file).ask(asked, kept)
     shown = [each for each in items if every or each["state"] == "valid"]
     if as_json:
         print_json({"items": shown, "next": None})
@@ -247,6 +252,7 @@ def revoke(
     url: UrlOption = URL,
     token: TokenOption = "",
     token_file: TokenFileOption = "",
+    ca: AuthorityOption = "",
     store: StoreOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -262,7 +268,7 @@ def revoke(
         await audit.record(_caller(whose), "token.revoke", token_id, reason=reason, name=found.name)
         return _fields(await book.revoke(token_id))
 
-    gone = _where(ctx, url, store, token=token, token_file=token_file).ask(asked, kept)
+    gone = _where(ctx, Target(url=url, ca=ca), store, token=token, token_file=token_file).ask(asked, kept)
     if as_json:
         print_json(gone)
     else:

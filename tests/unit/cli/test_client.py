@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from laneway.cli.client import Server, Target, path_of
+from laneway.cli.client import Server, Target, path_of, translated
 from laneway.errors import (
     ConflictError,
     InternalError,
@@ -129,6 +130,50 @@ def test_trouble_on_the_way_names_the_address_and_the_way_out(handler: Handler, 
     assert "http://127.0.0.1:8420" in str(caught.value)
     assert said in str(caught.value)
     assert reaction_to(caught.value).exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("doubt", "said", "hint"),
+    [
+        ("unable to get local issuer certificate", "its certificate is not known here", "--ca FILE"),
+        ("self-signed certificate in certificate chain", "its certificate is not known here", "--ca FILE"),
+        ("self signed certificate", "its certificate is not known here", "--ca FILE"),
+        ("Hostname mismatch, certificate is not valid for 'x'.", "a certificate of another name", "--url"),
+        ("IP address mismatch, certificate is not valid for '::1'.", "a certificate of another name", "--url"),
+        ("certificate has expired", "its certificate is not good", "renew"),
+        ("", "its certificate is not good", "renew"),
+    ],
+)
+def test_a_server_that_is_not_believed_is_one_that_answers(doubt: str, said: str, hint: str) -> None:
+    failed = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+    told = httpx2.ConnectError(f"{failed}: {doubt} (_ssl.c:1006)" if doubt else failed)
+    error = translated(told, "https://lanes.example")
+    assert isinstance(error, TransportUnavailableError)
+    assert "https://lanes.example answers" in error.message
+    assert said in error.message
+    assert doubt in error.message
+    assert "_ssl.c" not in error.message
+    assert hint in error.hint
+    assert not getattr(error, "is_refused", False)
+
+
+def test_who_takes_http_for_https_or_the_other_way_round_is_asked_whether_it_is() -> None:
+    no_tls = translated(httpx2.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), "https://x")
+    assert "is it http://?" in no_tls.hint
+    cut_off = httpx2.RemoteProtocolError("Server disconnected without sending a response.")
+    assert "is it https://?" in translated(cut_off, "http://x").hint
+    assert translated(cut_off, "https://x").hint == "try again"
+
+
+def test_a_file_of_an_authority_that_is_none_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd.pem").write_text("odd")
+    for name in ("none.pem", "odd.pem", ""):
+        with pytest.raises(UsageError, match=r"--ca .* cannot be read"):
+            Target(url="https://x", ca=str(tmp_path / name)).options()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(UsageError, match="SSL_CERT_FILE"):
+        Target(url="https://127.0.0.1").options()
+    assert Target(url="http://127.0.0.1", ca="none.pem").options()  # nobody's certificate is looked at
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://x", "http://", "http://[::1", "http://a:b"])

@@ -13,7 +13,7 @@ from laneway.cli.app import app
 from laneway.cli.client import URL, Target
 from laneway.cli.reach import Asking, Reading, target_of
 
-SERVER = {"--url": "LANEWAY_URL", "--token": "LANEWAY_TOKEN", "--tenant": "LANEWAY_TENANT"}
+SERVER = {"--url": "LANEWAY_URL", "--token": "LANEWAY_TOKEN", "--tenant": "LANEWAY_TENANT", "--ca": "LANEWAY_CA"}
 LOCAL = {"serve", "tour", "sim", "store", "config", "doctor", "token"}  # they ask no server, or in their own way
 
 
@@ -54,16 +54,18 @@ def made(cls: Any) -> tuple[typer.Typer, list[Target]]:
 @pytest.mark.parametrize("cls", [Asking, Reading])
 def test_an_option_comes_before_its_variable_and_both_before_the_default(cls: Any) -> None:
     application, seen = made(cls)
-    environ: dict[str, str | None] = {f"LANEWAY_{name}": None for name in ("URL", "TOKEN", "TENANT", "WORKSPACE_NAME")}
+    environ: dict[str, str | None] = {
+        f"LANEWAY_{name}": None for name in ("URL", "TOKEN", "TENANT", "WORKSPACE_NAME", "CA")
+    }
     runner = CliRunner()
     assert runner.invoke(application, [], env=environ).exit_code == 0
     named: dict[str, str | None] = {**environ, "LANEWAY_URL": "http://a", "LANEWAY_TOKEN": "t1"}
     runner.invoke(application, [], env=named)
-    runner.invoke(application, ["--url", "http://b", "--workspace", "w", "--tenant", "ada"], env=named)
+    runner.invoke(application, ["--url", "http://b", "--workspace", "w", "--tenant", "ada", "--ca", "a.pem"], env=named)
     assert seen == [
         Target(url=URL),
         Target(url="http://a", token="t1"),
-        Target(url="http://b", token="t1", workspace="w", tenant="ada"),
+        Target(url="http://b", token="t1", workspace="w", tenant="ada", ca="a.pem"),
     ]
 
 
