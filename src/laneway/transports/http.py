@@ -65,6 +65,7 @@ IDLE_MAX: Final = 8  # connections that are kept while nothing is said
 IDLE_S: Final = 4.0  # less than servers keep them: a request should not meet the end of its connection
 TRIES: Final = 3  # of a request that comes too often
 PAUSE_MAX_MS: Final = 1_000
+UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 TOO_LARGE: Final = 413
 TOO_OFTEN: Final = 429
 LATER: Final = frozenset({408, 425, TOO_OFTEN})
@@ -101,6 +102,7 @@ class HttpTransport(FrameTransport):
             raise ConfigError(f"timeout_s is a number of seconds, not {timeout_s!r:.80}", setting="timeout_s")
         self._timeout_s = float(timeout_s)
         self._http: httpx2.AsyncClient | None = None
+        self._was_there = False  # somebody has answered
         self._gathered: dict[asyncio.Future[Any], str] = {}
         self._gathering: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
@@ -202,6 +204,7 @@ class HttpTransport(FrameTransport):
         try:
             request = self._http.build_request("POST", self.url + PATH, content=body, timeout=timeout)
             response = await self._http.send(request, stream=True)
+            self._was_there = True
             try:
                 return response.status_code, response.headers, await _whole(response)
             finally:
@@ -272,15 +275,24 @@ class HttpTransport(FrameTransport):
         return error_of({"code": code, "message": message, "hint": hint, "facts": facts})
 
     def _lost(self, error: Exception) -> LanewayError:
-        said = text_of(error) or type(error).__name__
-        if isinstance(error, _library().TimeoutException):
+        said, hint = text_of(error) or type(error).__name__, "try again"
+        if UNTRUSTED in said:
+            said = f"the certificate of {self.url} is not trusted here: {said}"
+            hint = "name the file of its authority: --ca FILE, in Python verify=…"
+            if not self._was_there:  # it will not get better by itself, as one may that has just run out
+                return ConfigError(said, setting="verify", hint=hint)
+        elif "CERTIFICATE_REQUIRED" in said:
+            said = f"{self.url} asks for a certificate: {said}"
+            hint = "name one of this side's own: --cert FILE --key FILE, in Python certificate=…, key=…"
+        elif isinstance(error, _library().TimeoutException):
             said = f"{self.url} did not answer in time ({type(error).__name__})"
         elif isinstance(error, _library().ConnectError):
-            hint = "verify names the file of its authority" if "CERTIFICATE" in said.upper() else "is it running?"
-            return TransportUnavailableError(f"no server answers at {self.url}: {said}", hint=hint)
+            said, hint = f"no server answers at {self.url}: {said}", "is it running?"
         else:
             said = f"the connection to {self.url} broke: {said}"
-        return TransportUnavailableError(said, hint="say it again")
+            if not self._was_there and self.url.startswith("http:"):
+                hint = "is it an address with https?"
+        return TransportUnavailableError(said, hint=hint)
 
 
 # ---- settings ----
@@ -363,11 +375,13 @@ def _context(
         context = _library().create_ssl_context()
     else:
         authority = _place(verify)
-        _load("verify", verify, lambda: context.load_verify_locations(authority))
+        what = f"the certificate of an authority in {verify!s:.300}"
+        _load("verify", what, lambda: context.load_verify_locations(authority))
     if certificate is not None:
         chain, own = _place(certificate), None if key is None else _place(key)
         # A key that asks for a password is refused: nobody sits before a worker.
-        _load("certificate", certificate, lambda: context.load_cert_chain(chain, own, password=lambda: b""))
+        what = f"the certificate in {certificate!s:.300}" + ("" if key is None else f" with the key in {key!s:.300}")
+        _load("certificate", what, lambda: context.load_cert_chain(chain, own, password=lambda: b""))
     return context
 
 
@@ -375,12 +389,12 @@ def _place(path: str | os.PathLike[str]) -> str:
     return os.path.expanduser(os.fspath(path))
 
 
-def _load(setting: str, place: object, load: Any) -> None:
+def _load(setting: str, what: str, load: Any) -> None:
     try:
         load()
     except (OSError, ValueError) as error:  # what is wrong with a certificate is an OSError, too
-        said = f"{setting} {place!s:.300} cannot be read: {describe(error)}"
-        raise ConfigError(said, setting=setting, value=place, hint="a file in PEM format") from None
+        why = getattr(error, "strerror", None) or text_of(error)
+        raise ConfigError(f"{what} cannot be read: {why}", setting=setting, hint="a file in PEM format") from None
 
 
 # ---- reading ----

@@ -347,7 +347,8 @@ def test_closing_ends_everything_and_whoever_waits_is_told() -> None:
         (httpx2.Response(200, json={"answers": [{"v": 1, "id": 99, "ok": True}]}), TransportUnavailableError, {}),
         (httpx2.Response(200, json=[]), TransportUnavailableError, {}),
         (httpx2.ConnectError("refused"), TransportUnavailableError, {}),
-        (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), TransportUnavailableError, {}),
+        (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), ConfigError, {"setting": "verify"}),
+        (httpx2.ReadError("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]"), TransportUnavailableError, {}),
         (httpx2.ReadTimeout("slow"), TransportUnavailableError, {}),
         (httpx2.RemoteProtocolError("gone"), TransportUnavailableError, {}),
         (httpx2.ReadError(""), TransportUnavailableError, {}),
@@ -365,6 +366,29 @@ def test_a_refusal_is_the_error_that_it_means(refusal: Any, error: type[LanewayE
         await transport.start("t", "k")  # and the next one gets through
 
     assert len(played(play).requests) == 3
+
+
+def test_a_certificate_that_was_good_once_may_be_good_again() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        await transport.start("t", "k")
+        server.refusals = [httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired")]
+        with pytest.raises(TransportUnavailableError, match=r"is not trusted here.*--ca FILE"):
+            await transport.start("t", "k")
+
+    assert len(played(play).requests) == 2
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_address_that_never_answered_may_be_one_with_https(is_known: bool) -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        if is_known:
+            await transport.start("t", "k")
+        server.refusals = [httpx2.RemoteProtocolError("Server disconnected without sending a response.")]
+        with pytest.raises(TransportUnavailableError) as caught:
+            await transport.start("t", "k")
+        assert ("https" in caught.value.hint) is not is_known
+
+    assert len(played(play).requests) == 1 + is_known
 
 
 def test_a_refusal_of_a_request_is_told_to_each_of_its_frames_as_an_error_of_its_own() -> None:
@@ -502,6 +526,10 @@ def test_certificates_are_read_from_files(tmp_path: Path) -> None:
     for options in ({"verify": tmp_path / "bad.pem"}, {"certificate": tmp_path / "bad.pem", "verify": False}):
         with pytest.raises(ConfigError, match=r"bad\.pem"):
             HttpTransport("https://a", **options)
+    with pytest.raises(
+        ConfigError, match=r"^the certificate of an authority in nope\.pem cannot be read: No such file"
+    ):
+        HttpTransport("https://a", verify="nope.pem")
 
 
 def test_its_name_does_not_tell_the_token() -> None:
