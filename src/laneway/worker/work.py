@@ -18,7 +18,7 @@ from enum import StrEnum
 from laneway.errors import ConflictError, LeaseLostError, UsageError, describe, text_of
 from laneway.external import ExternalTask, ExternalTaskResult, Lease, Progress
 from laneway.records import Effect
-from laneway.worker.host_line import ANSWER_LEAST_S, HostLine, Pauses, asked_pause_s, is_for_good
+from laneway.worker.host_line import ANSWER_LEAST_S, SAID_MAX, HostLine, Pauses, asked_pause_s, is_for_good
 
 __all__ = ("Does", "End", "Work")
 
@@ -29,6 +29,7 @@ BEATS = 3  # in each lease
 NEWS_S = 1.0  # between two signs of life that tell news
 FIRST_NEWS_S = 0.25  # from the begin on: what is done by then needs no sign of life
 ERROR_MAX = 100_000  # characters of what a handler raised
+CUT = " characters more]"
 CANCELLED = "the handler was cancelled, and not by its worker"
 NOT_BEGUN = "the worker could not reach its host in time, and did not begin"
 
@@ -61,6 +62,7 @@ class Work:
         "_tell",
         "_thread",
         "_timer",
+        "failure",
         "has_begun",
         "is_over",
         "lease",
@@ -76,6 +78,7 @@ class Work:
         self.task_id = str(task["task_id"])
         # A handler may write into what it gets, and everybody else has to know what the task is.
         self._given = ExternalTask(task, remaining=task.remaining_ms, report=self._report)
+        self.failure = ""  # what the host was told of it
         self.has_begun = False
         self.is_over = False
         self._does = does
@@ -164,7 +167,17 @@ class Work:
                 return None
             if self._is_stopped and not isinstance(error, Exception):  # a second Ctrl-C, while it is stopped
                 raise
-            return ExternalTaskResult(success=False, error=_cut(describe(error)))
+            said = _cut(describe(error))
+            # Whoever wrote the handler wants to know where; a text that had to be cut would be there in full.
+            shown = None if said.endswith(CUT) else error
+            _log.warning(
+                "worker %s: task %s: its handler raised %s",
+                self._line.name,
+                self.task_id,
+                line_of(said),
+                exc_info=shown,
+            )
+            return ExternalTaskResult(success=False, error=said)
         try:
             return ExternalTaskResult.of(value)
         except UsageError as error:
@@ -195,6 +208,7 @@ class Work:
                 await asyncio.sleep(pauses.next_s(error))
             else:
                 self._result = None
+                self.failure = "" if result.success else line_of(result.error or "")
                 return End.COMPLETED if result.success else End.FAILED
 
     # ---- signs of life ----
@@ -284,4 +298,10 @@ def _cut(said: str) -> str:
     """What a handler said, short enough to be told: an error may quote all that somebody has read."""
     if len(said) <= ERROR_MAX:
         return said
-    return f"{said[:ERROR_MAX]} [… {len(said) - ERROR_MAX:,} characters more]"
+    return f"{said[:ERROR_MAX]} [… {len(said) - ERROR_MAX:,}{CUT}"
+
+
+def line_of(said: str) -> str:
+    """The first line of what was said, for a log."""
+    first = said.strip().partition("\n")[0]
+    return first if len(first) <= SAID_MAX else f"{first[:SAID_MAX]}…"

@@ -374,7 +374,8 @@ class Worker:
             end = task.result()
         self._counts[end] += 1
         if work.has_begun:
-            _log.info("worker %s: task %s is %s", self.name, work.task_id, end.value)
+            said = f"{end.value}: {work.failure}" if work.failure else end.value
+            _log.info("worker %s: task %s is %s", self.name, work.task_id, said)
             self._tell("ended", end.value, work)
 
     async def _drained(self) -> None:
@@ -415,7 +416,8 @@ class Worker:
         if progress is not None:
             self._tell("progress", progress.text, work, progress)
             return
-        _log.info("worker %s: task %s begins: %s", self.name, work.task_id, work.task["command_type"])
+        command, session = work.task["command_type"], work.task["session_id"]
+        _log.info("worker %s: task %s begins: %s for session %s", self.name, work.task_id, command, session)
         self._tell("began", "", work)
 
     def _tell(self, kind: str, text: str, work: Work | None, progress: Progress | None = None) -> None:

@@ -452,3 +452,17 @@ async def test_tools_for_files_do_not_see_what_is_hidden(tmp_path: Path, caplog:
 def test_what_is_hidden_is_a_list_of_paths(hidden: Any) -> None:
     with pytest.raises(ConfigError, match="hidden must be a list of paths"):
         Worker(hidden=hidden)
+
+
+async def test_whoever_writes_a_handler_finds_in_the_log_where_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    def burn(task: ExternalTask) -> str:
+        raise RuntimeError(task.payload["command"])
+
+    caplog.set_level("INFO", "laneway")
+    async with real_bench() as on:
+        worker = Worker(on.line, handlers={"bash": burn})
+        await outcomes(on, worker, [("bash", {"command": "the GPU is on fire\nand more"})])
+    assert "task t0: its handler raised RuntimeError: the GPU is on fire\n" in caplog.text
+    assert "in burn" in caplog.text, "the traceback"
+    assert "task t0 is failed: RuntimeError: the GPU is on fire\n" in caplog.text
+    assert "begins: bash for session" in caplog.text
