@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -26,6 +26,7 @@ __all__ = ("ExternalTask", "ExternalTaskResult", "Lease", "Progress", "TaskState
 OUTPUTS = ("output", "stdout", "content")
 RESULT_MAX = 10_000_000
 PROGRESS_MAX = 500
+DEPTH_MAX = 100
 
 
 class TaskState(StrEnum):
@@ -162,6 +163,8 @@ class ExternalTaskResult:
             raise UsageError(f"result must be JSON: {error}") from None
         if size > RESULT_MAX:
             raise UsageError(f"a result has at most {RESULT_MAX:,} bytes, not {size:,}", hint="send a part, or a link")
+        if _is_deeper(self.result, DEPTH_MAX):
+            raise UsageError(f"a result is nested at most {DEPTH_MAX} deep", hint="send it as text")
 
     def to_output(self) -> ToolOutput:
         """What the model gets to see."""
@@ -182,6 +185,17 @@ class ExternalTaskResult:
             return ToolOutput(text=text_of(shown), is_error=bool(code), exit_code=code)
         said = text_of(self.error or "the worker says that it failed")
         return ToolOutput(text=f"{text_of(shown)}\n{said}".strip(), is_error=True, exit_code=code)
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    inside: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    else:
+        return False
+    return depth == 0 or any(_is_deeper(each, depth - 1) for each in inside)
 
 
 def _near_miss(value: Mapping[Any, Any]) -> str:

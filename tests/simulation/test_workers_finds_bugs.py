@@ -13,6 +13,7 @@ from laneway.external import ExternalTaskResult
 from laneway.kernel.task_board import TaskBoard
 from laneway.kernel.task_entries import Kind, TaskEntry, TaskNews, Wanted
 from laneway.rows import Owner
+from laneway.runtime import worker_book
 from laneway.runtime.journal import Journal
 from laneway.runtime.task_desk import TaskDesk
 from laneway.runtime.task_hall import Guest, TaskHall
@@ -167,6 +168,7 @@ def test_a_refused_worker_that_gets_tasks_is_found(monkeypatch: pytest.MonkeyPat
             raise RateLimitedError("no room", retry_after_ms=1_000)
 
     monkeypatch.setattr(WorkerBook, "check", check_room)
+    monkeypatch.setattr(worker_book, "REFUSE_AFTER", 3)  # ten in a row are rare in so short a life
     assert "is refused for" in first_failure(seeds=60).problem
 
 

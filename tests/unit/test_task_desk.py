@@ -152,7 +152,9 @@ async def test_the_start_of_a_write_is_on_disk_before_it_is_answered() -> None:
         assert not starting.done()
         assert on.kinds == ["pending"]
         await starting
-        assert on.state() == "started"
+        task = on.desk.live_task("t")
+        assert task is not None
+        assert task.state == "started"
         assert on.kinds == ["pending", "started"]
 
 
@@ -175,7 +177,9 @@ async def test_a_start_that_could_not_be_stored_may_be_said_again() -> None:
             await on.desk.start("t", lease.token)
         on.store.refuse = lambda batch: False
         await on.desk.start("t", lease.token)
-        assert on.state() == "started"
+        task = on.desk.live_task("t")
+        assert task is not None
+        assert task.state == "started"
 
 
 @staged
@@ -741,3 +745,45 @@ async def test_of_a_flood_of_progress_a_few_are_told_and_the_newest_is_kept() ->
         task = on.desk.live_task("t")
         assert task is not None
         assert task.progress == {"text": "step 99", "percent": None}
+
+
+@staged
+async def test_whoever_has_no_lease_of_a_task_is_told_nothing_of_it() -> None:
+    async with stage() as on:
+        lease = await on.begin()
+        await on.desk.complete("t", lease.token, ExternalTaskResult(success=False, error="a secret"))
+        said = set()
+        for task_id in ("t", "no such task"):
+            for token in ("", "forged"):
+                with pytest.raises(LeaseLostError) as refused:
+                    await on.desk.heartbeat(task_id, token)
+                said.add(str(refused.value).replace(repr(task_id), "…"))
+                assert getattr(refused.value, "state", None) is None
+        assert len(said) == 1
+        assert "secret" not in said.pop()
+
+
+@staged
+async def test_whoever_has_not_begun_cannot_keep_a_task_by_signs_of_life() -> None:
+    async with stage() as on:
+        await on.put()
+        lease = await on.take()
+        await passing(lease.lease_ms - 10)
+        assert await on.desk.heartbeat("t", lease.token)
+        await passing(20)
+        with pytest.raises(LeaseLostError):
+            await on.desk.start("t", lease.token)
+
+
+@staged
+async def test_a_result_that_nobody_could_read_again_is_refused() -> None:
+    async with stage() as on:
+        lease = await on.begin()
+        deep: list[object] = []
+        for _ in range(300):
+            deep = [deep]
+        with pytest.raises(UsageError, match="nested at most"):
+            await on.desk.complete("t", lease.token, ExternalTaskResult(result=deep))
+        task = on.desk.live_task("t")
+        assert task is not None
+        assert task.state == "started"

@@ -12,6 +12,8 @@ from laneway.kernel.task_entries import TaskEntry, Wanted
 from laneway.records import Effect
 from laneway.rows import Owner
 from laneway.runtime.worker_book import (
+    ASKED_TEXT_MAX,
+    FIRST_MAX,
     FORGET_MS,
     HOLD_MAX,
     NAMESAKES_MAX,
@@ -57,6 +59,7 @@ class Desk:
 
     def strike(self, record: WorkerRecord, times: int = 1) -> None:
         for _ in range(times):
+            self.now += 1  # what ends at one moment counts once
             self.book.lost(record, had_begun=False)
 
 
@@ -129,7 +132,7 @@ def test_what_a_worker_has_no_more_is_not_counted(how: str) -> None:
         case _:
             entry.state = TaskState.PENDING
     assert record.holds() == []
-    assert record.room == HOLD_MAX
+    assert record.room == FIRST_MAX
 
 
 def test_a_worker_that_was_heard_of_before_it_claims_is_the_one_that_claims() -> None:
@@ -186,7 +189,7 @@ def test_after_some_leases_in_vain_a_worker_gets_one_task_at_a_time() -> None:
     on = Desk()
     record = on.meet()
     on.strike(record, WARY_AFTER - 1)
-    assert record.room == HOLD_MAX
+    assert record.room == FIRST_MAX
     on.strike(record)
     assert record.room == 1
     on.book.check(record)
@@ -212,7 +215,7 @@ def test_a_lease_that_ended_after_a_start_is_no_strike() -> None:
     record = on.meet()
     for _ in range(20):
         on.book.lost(record, had_begun=True)
-    assert (record.lost, record.unstarted, record.in_vain, record.room) == (20, 0, 0, HOLD_MAX)
+    assert (record.lost, record.unstarted, record.in_vain, record.room) == (20, 0, 0, FIRST_MAX)
 
 
 def test_after_more_of_them_it_is_refused_longer_each_time_up_to_a_bound() -> None:
@@ -231,6 +234,48 @@ def test_after_more_of_them_it_is_refused_longer_each_time_up_to_a_bound() -> No
     assert waits[:3] == [REFUSE_FIRST_MS, 2 * REFUSE_FIRST_MS, 4 * REFUSE_FIRST_MS]
     assert waits == sorted(waits)
     assert waits[-1] == REFUSE_LAST_MS
+
+
+def test_an_answer_with_many_leases_that_was_lost_is_one_loss() -> None:
+    on = Desk()
+    record = on.meet()
+    for _ in range(50):
+        on.book.lost(record, had_begun=False)
+    assert (record.unstarted, record.in_vain) == (50, 1)
+
+
+def test_a_new_name_for_each_claim_does_not_help_whoever_never_begins() -> None:
+    on = Desk()
+    honest = on.meet("honest", who="fleet")
+    on.book.began(honest)
+    other = on.meet("other", who="another token")
+    for number in range(REFUSE_AFTER):
+        on.strike(on.meet(f"w{number}", who="fleet"))
+    with pytest.raises(RateLimitedError, match="workers with your token have claimed 10 tasks in a row"):
+        on.book.check(on.meet("brand new", who="fleet"))
+    on.book.check(honest)
+    on.book.check(other)
+    assert (honest.room, other.room) == (HOLD_MAX, FIRST_MAX)
+
+
+def test_workers_that_have_never_begun_hold_so_many_tasks_together() -> None:
+    on = Desk()
+    for number in range(HOLD_MAX):
+        on.give(on.meet(f"w{number // FIRST_MAX}", who="fleet"), f"t{number}")
+    fresh = on.meet("fresh", who="fleet")
+    assert fresh.room == 0
+    assert on.meet("fresh", who="another token").room == FIRST_MAX
+    on.book.began(on.meet("w0", who="fleet"))  # what it has counts for itself now
+    assert fresh.room == FIRST_MAX
+
+
+def test_of_what_a_worker_asks_for_the_book_keeps_little() -> None:
+    record = WorkerRecord(name="w")
+    for number in range(40):
+        record.asks(Wanted(frozenset({f"{number}-" + "x" * 190}), frozenset(f"{n:05d}" + "y" * 190 for n in range(20))))
+    assert sum(len(each) for wanted in record.asked for each in (*wanted.lanes, *wanted.commands)) <= ASKED_TEXT_MAX
+    record.asks(Wanted(frozenset(f"{n:05d}" + "y" * 190 for n in range(1_000)), labels=frozenset({"gpu"})))
+    assert (record.lanes, record.labels) == ([], ["gpu"])
 
 
 # ---- forgetting ----

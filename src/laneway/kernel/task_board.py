@@ -44,6 +44,7 @@ __all__ = (
     "TASK_TRANSITIONS",
     "TaskBoard",
     "TaskChange",
+    "not_yours",
 )
 
 ATTEMPTS_MAX: Final = 5
@@ -308,7 +309,7 @@ class TaskBoard:
         """What `start` has changed is on disk: from now on the worker may begin. True the first time."""
         self._check_lease(entry, token)
         if entry.state is not TaskState.STARTED:
-            raise _lost(entry)
+            raise _lost(entry, token)
         first, entry.confirmed = not entry.confirmed, True
         entry.lease_due = now + entry.silence_ms
         if first and entry.sticky:
@@ -325,23 +326,24 @@ class TaskBoard:
         A worker whose write is `unknown` because it was silent is told to go on: its result settles that.
         """
         if not token or token != entry.token:
-            raise _lost(entry)
+            raise _lost(entry, token)
         if entry.state in HELD:
-            entry.lease_due = now + entry.silence_ms
+            if entry.state is TaskState.STARTED:  # who has not begun cannot keep it by being there
+                entry.lease_due = now + entry.silence_ms
             entry.progress = progress or entry.progress
             return True
         if entry.state is TaskState.PENDING:
-            raise _lost(entry)
+            raise _lost(entry, token)
         return entry.state is TaskState.UNKNOWN and not entry.reason.startswith(_UNWANTED)
 
     def complete(self, entry: TaskEntry, token: str, result: ExternalTaskResult, *, wall: int) -> bool:
         """A worker says what became of it. True: it counts; False: it was said before, and counted then."""
         if not token or token != entry.token:
-            raise _lost(entry)
+            raise _lost(entry, token)
         if entry.state in SAID or (entry.state is TaskState.TIMED_OUT and entry.has_result):
             return False
         if entry.state not in HELD and not entry.is_settleable:
-            raise _lost(entry)
+            raise _lost(entry, token)
         self._finish(entry, result, wall)
         return True
 
@@ -368,7 +370,7 @@ class TaskBoard:
 
     def _check_lease(self, entry: TaskEntry, token: str) -> None:
         if not token or token != entry.token or entry.state not in HELD:
-            raise _lost(entry)
+            raise _lost(entry, token)
 
     # ---- what the host says ----
 
@@ -537,8 +539,19 @@ class TaskBoard:
 _UNWANTED: Final = "withdrawn: "
 
 
-def _lost(entry: TaskEntry) -> LeaseLostError:
-    """Why a worker may not say anything more about a task."""
+def not_yours(task_id: str) -> LeaseLostError:
+    """The answer to whoever has no lease of a task, whether there is one or not: nothing is told of it."""
+    return LeaseLostError(
+        f"there is no task {task_id!r} that this lease is for (any more)",
+        hint="stop working on it; what you found is not used",
+        task_id=task_id,
+    )
+
+
+def _lost(entry: TaskEntry, token: str) -> LeaseLostError:
+    """Why a worker may not say anything more about a task. What became of it is for the last holder only."""
+    if not token or token != entry.token:
+        return not_yours(entry.task_id)
     state = entry.state
     said = f"{state} ({entry.reason})" if entry.reason else state.value
     return LeaseLostError(

@@ -21,6 +21,7 @@ from laneway.errors import (
     text_of,
 )
 from laneway.external import ExternalTaskResult, Lease, Progress, TaskState
+from laneway.kernel.task_board import not_yours
 from laneway.kernel.task_entries import Taker, TaskEntry, Wanted
 from laneway.records import DURATION_MAX_MS, check_labels, check_whole
 from laneway.runtime.worker_book import WorkerBook, WorkerRecord
@@ -299,8 +300,11 @@ class TaskHall:
         """Everybody who was heard of lately, by name."""
         return self.book.records()
 
-    def why(self, entry: TaskEntry) -> str:
-        """Why nobody works on a task at this moment; empty if somebody does, or it has ended."""
+    def why(self, entry: TaskEntry, *, by_name: bool = False) -> str:
+        """Why nobody works on a task at this moment; empty if somebody does, or it has ended.
+
+        Workers are named only to those who may know of them.
+        """
         if entry.state is not TaskState.PENDING:
             return ""
         # Whoever hears this may know of their own tenant only.
@@ -309,18 +313,33 @@ class TaskHall:
         if not known:
             return "no worker has asked for tasks lately"
         if entry.held_for:
-            wait_ms = max(0, entry.held_due - self._now())
-            return f"it waits up to {wait_ms} ms for worker {entry.held_for!r}, which began the one before it"
-        here = [each for each in known if not each.workspaces or entry.owner.workspace in each.workspaces]
-        able = [each for each in here if any(wanted.allows(entry, each.name) for wanted in each.asked)]
+            worker = f"worker {entry.held_for!r}" if by_name else "the worker"
+            return f"it waits up to {max(0, entry.held_due - self._now())} ms for {worker} that began the one before it"
+        lacks = {each.name: _lacks(each, entry) for each in known}
+        able = sorted(name for name, lack in lacks.items() if not lack)
         if able:
-            names = ", ".join(sorted({each.name for each in able})[:5])
-            return f"every worker that could take it is busy: {names}"
-        needs = f"lane {entry.lane}, command {entry.command_type}"
-        if entry.labels:
-            needs += f", labels {', '.join(entry.labels)}"
-        who = f"worker {known[0].name!r} does not take" if len(known) == 1 else f"none of {len(known)} workers takes"
-        return f"{who} such tasks ({needs}, tenant {entry.owner.tenant})"
+            who = f": {', '.join(able[:5])}" if by_name else f" ({len(able)})"
+            return f"every worker that could take it is busy, or has gone{who}"
+        if by_name:
+            said = "; ".join(f"{name} {lack}" for name, lack in sorted(lacks.items())[:5])
+            return f"no worker takes such tasks: {said}"
+        labels = f", labels {', '.join(entry.labels)}" if entry.labels else ""
+        needs = f"lane {entry.lane}, tool {entry.command_type}, workspace {entry.owner.workspace}{labels}"
+        return f"no worker takes such tasks ({needs})"
+
+
+def _lacks(record: WorkerRecord, entry: TaskEntry) -> str:
+    """Why a worker does not take a task; empty if it would."""
+    if record.workspaces and entry.owner.workspace not in record.workspaces:
+        return f"serves only the workspaces {', '.join(record.workspaces[:5])}"
+    if any(wanted.allows(entry, record.name) for wanted in record.asked):
+        return ""
+    missing = sorted(set(entry.labels).difference(record.labels))
+    if missing:
+        return f"has no label {', '.join(missing)}"
+    if record.lanes and entry.lane not in record.lanes:
+        return f"takes only the lanes {', '.join(record.lanes[:5])}"
+    return f"does not run {entry.command_type}"
 
 
 class BoundHall:
@@ -367,7 +386,7 @@ def wanted_of(
 
 def no_task(task_id: object) -> LeaseLostError:
     """There is none of that id, or none that the worker may know of."""
-    return LeaseLostError(f"there is no task {text_of(task_id)[:NAME_MAX]!r}", hint="stop", task_id=task_id)
+    return not_yours(text_of(task_id)[:NAME_MAX])
 
 
 def _gone(said: str) -> TransportUnavailableError:
@@ -393,6 +412,6 @@ def _checked_name(worker: object) -> str:
 def _checked_names(setting: str, names: object) -> frozenset[str]:
     if isinstance(names, str) or not isinstance(names, Sequence) or len(names) > NAMES_MAX:
         raise UsageError(f"{setting} must be a list of at most {NAMES_MAX} names, not {names!r:.80}")
-    if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{setting} must be a list of names, not {names!r:.80}")
+    if not all(isinstance(name, str) and len(name) <= NAME_MAX for name in names):
+        raise UsageError(f"{setting} must be a list of names of at most {NAME_MAX} characters, not {names!r:.80}")
     return frozenset(names)

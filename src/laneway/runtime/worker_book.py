@@ -2,7 +2,8 @@
 
 It decides nothing about tasks. It bounds what one worker may hold, so that one that claims and never begins takes
 little from the others: after some leases in a row that ended before a start it gets one task at a time, and after more
-of them it has to wait before it may ask again.
+of them it has to wait before it may ask again. Names cost nothing, so workers that have never begun anything are
+counted together, by their token: one that comes with a new name each time is bounded like one that does not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = ("WorkerBook", "WorkerRecord")
 _log = logging.getLogger("laneway")
 
 HOLD_MAX: Final = 1_000
+FIRST_MAX: Final = 100  # for a worker that has never begun anything
 QUIET_MS: Final = 60_000
 FORGET_MS: Final = 600_000
 FORGET_EVERY_MS: Final = 1_000
@@ -32,10 +34,21 @@ REFUSE_FIRST_MS: Final = 1_000
 REFUSE_LAST_MS: Final = 60_000
 TEXT_MAX: Final = 200
 ASKED_MAX: Final = 16
+ASKED_TEXT_MAX: Final = 20_000  # characters of all that one worker asks for
 NUMBER_MAX: Final = 10**9
 _Name = tuple[str, str | None, str]  # whose token, tenant, name
 _Key = tuple[str, str | None, str, str]  # the same, and which instance
 ABOUT: Final[dict[str, type]] = {"instance": str, "concurrency": int, "version": str, "host": str, "pid": int}
+
+
+@dataclass(slots=True, eq=False)
+class Standing:
+    """What is held against one worker, or against all workers of a token that have never begun anything."""
+
+    in_vain: int = 0  # how many leases in a row ended before a start
+    refused_until: int = 0  # monotonic
+    struck_at: int = -1  # monotonic: when the last of those leases ended
+    held: dict[str, TaskEntry] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,18 +72,36 @@ class WorkerRecord:
     failed: int = 0
     lost: int = 0  # leases that ended because nothing was heard
     unstarted: int = 0  # those of them that ended before a start
-    in_vain: int = 0  # how many of those in a row
-    refused_until: int = 0  # monotonic
+    has_begun: bool = False  # anything, ever
+    shared: Standing = field(default_factory=Standing)  # of its token
+    own: Standing = field(default_factory=Standing)
     waiting: int = 0  # claims that are open
     shares_name: bool = False
     held: dict[str, TaskEntry] = field(default_factory=dict)
 
     def asks(self, wanted: Wanted) -> None:
-        """A claim of it asks for this."""
+        """A claim of it asks for this. What it asked for longest ago is forgotten when there is much of it."""
         self.asked.pop(wanted, None)
         self.asked[wanted] = None
-        if len(self.asked) > ASKED_MAX:
+        while len(self.asked) > 1 and (len(self.asked) > ASKED_MAX or sum(map(_size, self.asked)) > ASKED_TEXT_MAX):
             del self.asked[next(iter(self.asked))]
+        if _size(wanted) > ASKED_TEXT_MAX:  # it is served all the same; the list is not for such
+            self.asked = {wanted._replace(lanes=frozenset(), commands=frozenset()): None}
+
+    @property
+    def standing(self) -> Standing:
+        """What counts for it."""
+        return self.own if self.has_begun else self.shared
+
+    @property
+    def in_vain(self) -> int:
+        """How many leases in a row ended before a start."""
+        return self.standing.in_vain
+
+    @property
+    def refused_until(self) -> int:
+        """When it may ask again, by the clock that never goes back."""
+        return self.standing.refused_until
 
     @property
     def lanes(self) -> list[str]:
@@ -98,7 +129,10 @@ class WorkerRecord:
     def room(self) -> int:
         """How many tasks more it may have."""
         most = 1 if self.in_vain >= WARY_AFTER else HOLD_MAX
-        return max(0, most - len(self.holds()))
+        held = len(self.holds())
+        if self.has_begun:
+            return max(0, most - held)
+        return max(0, min(FIRST_MAX - held, most - _unbegun(self.shared)))
 
     def health(self, now: int) -> str:
         """`working`, `waiting` for a task, `idle`, or `quiet`: not heard of for a minute."""
@@ -117,6 +151,7 @@ class WorkerBook:
         self._wall = wall
         self._records: dict[_Key, WorkerRecord] = {}
         self._named: dict[_Name, dict[_Key, WorkerRecord]] = {}  # the same, by all but their instances
+        self._standings: dict[tuple[str, str | None], Standing] = {}  # by token and tenant
         self._forgot_at = now()
         self.claimed = 0
         """How many leases were given; the next two are how many of them ended because nothing was heard."""
@@ -133,7 +168,8 @@ class WorkerBook:
         record = self._records.get(key) or self._same(key)
         if record is None:
             self._make_room(key)
-            record = WorkerRecord(name=name, who=who, tenant=tenant, first_seen_ms=self._wall())
+            shared = self._standings.setdefault((who, tenant), Standing())
+            record = WorkerRecord(name=name, who=who, tenant=tenant, first_seen_ms=self._wall(), shared=shared)
             self._add(key, record)
             self._compare(record, key)
         for fact, value in facts.items():
@@ -176,14 +212,15 @@ class WorkerBook:
         """Refuse a worker that has taken tasks again and again and never begun."""
         wait_ms = record.refused_until - self._now()
         if wait_ms > 0:
+            who = f"worker {record.name!r} has" if record.has_begun else "workers with your token have"
             raise RateLimitedError(
-                f"worker {record.name!r} has claimed {record.in_vain} tasks in a row and begun none of them",
+                f"{who} claimed {record.in_vain} tasks in a row and begun none of them",
                 retry_after_ms=wait_ms,
                 hint="start a task within its lease, or release it",
             )
         if not record.room:
             raise RateLimitedError(
-                f"worker {record.name!r} has {len(record.holds()):,} tasks, and may not have more now",
+                f"worker {record.name!r} may not have more tasks now: others wait to be begun, or it has too many",
                 retry_after_ms=REFUSE_FIRST_MS,
                 hint="complete or release what it has",
             )
@@ -195,15 +232,18 @@ class WorkerBook:
     def took(self, record: WorkerRecord, entry: TaskEntry) -> None:
         """It has taken a task."""
         record.held[entry.task_id] = entry
+        if not record.has_begun:
+            record.shared.held[entry.task_id] = entry
         self.claimed += 1
 
     def began(self, record: WorkerRecord) -> None:
         """It has begun with one."""
-        record.in_vain = 0
+        record.standing.in_vain = 0
+        record.has_begun = True
 
     def ended(self, record: WorkerRecord, *, success: bool) -> None:
         """It has said what became of one."""
-        record.in_vain = 0
+        self.began(record)
         if success:
             record.completed += 1
         else:
@@ -217,12 +257,16 @@ class WorkerBook:
             return
         self.lost_unstarted += 1
         record.unstarted += 1
-        record.in_vain += 1
-        if record.in_vain == WARY_AFTER:
+        standing = record.standing
+        if standing.struck_at == self._now():  # one answer with many leases was lost: that is one loss
+            return
+        standing.struck_at = self._now()
+        standing.in_vain += 1
+        if standing.in_vain == WARY_AFTER:
             _log.warning("worker %r claims tasks and does not begin them: it gets one at a time", record.name)
-        if record.in_vain >= REFUSE_AFTER:
-            delay = min(REFUSE_LAST_MS, REFUSE_FIRST_MS * 2 ** min(10, record.in_vain - REFUSE_AFTER))
-            record.refused_until = self._now() + delay
+        if standing.in_vain >= REFUSE_AFTER:
+            delay = min(REFUSE_LAST_MS, REFUSE_FIRST_MS * 2 ** min(10, standing.in_vain - REFUSE_AFTER))
+            standing.refused_until = self._now() + delay
 
     def records(self) -> list[WorkerRecord]:
         """Everybody, by name."""
@@ -248,12 +292,30 @@ class WorkerBook:
         for place, (seen_at, key) in enumerate(_idle(self._records)):
             if now - seen_at > FORGET_MS or place < excess:
                 self._drop(key)
+        known = {key[:2] for key in self._records}
+        for account in [each for each in self._standings if each not in known]:
+            if self._standings[account].refused_until <= now:
+                del self._standings[account]
 
 
 def _idle(records: Mapping[_Key, WorkerRecord]) -> list[tuple[int, _Key]]:
     """Those who neither wait nor have anything, with when they were heard of; the longest silence first."""
     idle = [(record.seen_at, key) for key, record in records.items() if not record.waiting and not record.holds()]
     return sorted(idle, key=lambda each: each[0])
+
+
+def _unbegun(standing: Standing) -> int:
+    """How many tasks are held by workers of a token that have never begun anything."""
+    for task_id, entry in list(standing.held.items()):
+        holder = entry.holder
+        counts = isinstance(holder, WorkerRecord) and holder.shared is standing and not holder.has_begun
+        if not counts or entry.state not in HELD or not entry.published:
+            del standing.held[task_id]
+    return len(standing.held)
+
+
+def _size(wanted: Wanted) -> int:
+    return sum(len(name) for names in (wanted.lanes, wanted.commands, wanted.labels) for name in names)
 
 
 def _all_of(named: Iterable[frozenset[str]]) -> list[str]:
