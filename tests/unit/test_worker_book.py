@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -313,3 +314,24 @@ def test_a_worker_that_asks_for_each_lane_apart_is_listed_with_all_of_them() -> 
     assert (record.lanes, record.commands, record.labels) == (["execute", "query"], ["bash", "read"], ["gpu"])
     record.asks(Wanted())
     assert (record.lanes, record.commands, record.labels) == ([], [], ["gpu"])
+
+
+@pytest.mark.slow
+def test_a_book_full_of_workers_that_wait_takes_no_more_and_is_not_read_again_for_each() -> None:
+    on = Desk()
+    for number in range(WORKERS_MAX):
+        on.meet(f"w{number}").waiting = 1
+    looked = Counter[str]()
+    forget = on.book._forget  # noqa: SLF001 - how often it is done is what is bounded
+
+    def counted() -> None:
+        looked["times"] += 1
+        forget()
+
+    on.book._forget = counted  # type: ignore[method-assign] # noqa: SLF001 - the same
+    for number in range(50):
+        with pytest.raises(RateLimitedError, match="10,000 workers are known"):
+            on.meet(f"more{number}")
+    assert looked["times"] <= 1
+    assert len(on.book) == WORKERS_MAX
+    assert on.meet("w5").waiting == 1, "those who are known are served"

@@ -153,6 +153,7 @@ class WorkerBook:
         self._named: dict[_Name, dict[_Key, WorkerRecord]] = {}  # the same, by all but their instances
         self._standings: dict[tuple[str, str | None], Standing] = {}  # by token and tenant
         self._forgot_at = now()
+        self._full_until = 0  # monotonic
         self.claimed = 0
         """How many leases were given; the next two are how many of them ended because nothing was heard."""
         self.lost_started = 0
@@ -278,8 +279,17 @@ class WorkerBook:
 
     def _make_room(self, key: _Key) -> None:
         """Somebody new comes. That is cheap, however many have come before: whoever is always another one is not."""
-        if len(self._records) >= WORKERS_MAX or self._now() - self._forgot_at >= FORGET_EVERY_MS:
+        now = self._now()
+        is_full = len(self._records) >= WORKERS_MAX and now >= self._full_until
+        if is_full or now - self._forgot_at >= FORGET_EVERY_MS:
             self._forget()
+        if len(self._records) >= WORKERS_MAX:
+            self._full_until = now + FORGET_EVERY_MS  # all of them are at work: it is not looked through again at once
+            raise RateLimitedError(
+                f"{WORKERS_MAX:,} workers are known here, and more cannot be",
+                retry_after_ms=REFUSE_LAST_MS,
+                hint="let one worker do more at once",
+            )
         named = self._named.get(key[:3], {})
         if len(named) >= NAMESAKES_MAX:
             for _, other in _idle(named)[: 1 + len(named) - NAMESAKES_MAX]:

@@ -312,6 +312,15 @@ async def test_a_task_that_nobody_can_do_waits_and_is_given_to_nobody(tmp_path: 
 
 
 @pytest.mark.slow
+async def test_claims_in_a_request_with_others_do_not_wait_and_are_not_many(tmp_path: Path) -> None:
+    async with floor(tmp_path) as here:
+        claim = {"v": 1, "id": 1, "op": "claim", "worker": "w"}
+        for wrong in ([{**claim, "wait_ms": 5_000}, claim], [claim, {**claim, "worker": "w2"}]):
+            answer = await here.ask("frames", {"frames": wrong})
+            assert (answer.status_code, "goes alone" in answer.text) == (400, True)
+        assert here.stage.gateway.hall.workers() == []
+
+
 async def test_a_worker_that_claims_everything_gets_a_bounded_part(tmp_path: Path) -> None:
     async with floor(tmp_path) as here:
         for number in range(1_100):

@@ -18,7 +18,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StringConstraints
 
-from laneway.errors import ConflictError, TransportUnavailableError
+from laneway.errors import ConflictError, TransportUnavailableError, UsageError
 from laneway.external import ExternalTaskResult, Lease, Progress
 from laneway.gateway.access import Caller, Scope
 from laneway.gateway.deps import checked_caller, gateway_of
@@ -236,7 +236,7 @@ FRAMES_BODY: Final = {
                         "type": "array",
                         "maxItems": FRAMES_MAX,
                         "items": {"type": "object"},
-                        "description": "What `laneway.transports.wire` describes; one that waits holds up the others.",
+                        "description": "What `laneway.transports.wire` describes; a claim that waits goes alone.",
                     }
                 },
             },
@@ -264,7 +264,15 @@ async def frames(request: Request) -> Response:
     asked = _frames(await request.body())
     if len(asked) == 1:
         return _json({"answers": [await answer(visitor, asked[0])]})
+    _check_claims(asked)
     return _json({"answers": await asyncio.gather(*(answer(visitor, frame) for frame in asked))})
+
+
+def _check_claims(frames: list[Any]) -> None:
+    """Refuse many claims in one request, and one that waits beside others: their answers would wait with it."""
+    claims = [each for each in frames if isinstance(each, dict) and each.get("op") == "claim"]
+    if len(claims) > 1 or any(each.get("wait_ms", 0) != 0 for each in claims):
+        raise UsageError("a claim that waits goes alone, and one request has one claim", hint="nothing has changed")
 
 
 # ---- one step ----
