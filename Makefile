@@ -39,7 +39,7 @@ bench: $(VENV)/.stamp-dev ## Measure speed, also against others
 sim: $(VENV)/.stamp-run ## Run the simulator (ARGS="--seed 123")
 	@$(BIN)/laneway sim $(ARGS)
 
-chaos: $(VENV)/.stamp-dev ## Kill real processes: inboxes 2,000 times, agents 500, servers 150 (ARGS="--agent-kills 50 --seed 7")
+chaos: $(VENV)/.stamp-dev ## Kill real processes: inboxes 2,000 times, agents 500, servers 150, workers 200 (ARGS="--worker-kills 50 --seed 7")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 soak: $(VENV)/.stamp-dev ## Keep a server under load: 2,000 streams, 200 messages a second (ARGS="--seconds 3600")
