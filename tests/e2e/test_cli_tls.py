@@ -17,6 +17,8 @@ from laneway.errors import TransportUnavailableError
 from tests.cli_stage import run
 from tests.server_process import server_process
 
+pytestmark = pytest.mark.slow
+
 
 def certificates(folder: Path, *names: str) -> str:
     """The files of a server's certificate, and that of its authority."""

@@ -22,6 +22,7 @@ __all__ = (
     "GatewayOf",
     "OperatorOf",
     "WorkspaceOf",
+    "WorkspacesOf",
     "asked_workspace",
     "caller_of",
     "checked_caller",
@@ -29,8 +30,10 @@ __all__ = (
     "needs",
 )
 
+ALL: Final = "*"
 WHICH: Final = "Which workspace; else the default."
 THE_SAME: Final = "The same, in the address."
+WHICH_OR_ALL: Final = "Which workspace; `*` for all of them; else the default."
 WORKSPACE_PARAMETERS: Final = (
     {"name": "Laneway-Workspace", "in": "header", "schema": {"type": "string"}, "description": WHICH},
     {"name": "workspace", "in": "query", "schema": {"type": "string"}, "description": THE_SAME},
@@ -106,6 +109,18 @@ async def workspace_of(
     return _workspace(gateway_of(request), named, workspace)
 
 
+async def workspaces_of(
+    request: Request,
+    named: Annotated[str, Header(alias="Laneway-Workspace", description=WHICH_OR_ALL)] = "",
+    workspace: Annotated[str, Query(description=THE_SAME)] = "",
+) -> list[Workspace]:
+    """The workspaces that are meant."""
+    gateway = gateway_of(request)
+    if (named or workspace) == ALL == (workspace or named):
+        return list(gateway.workspaces.values())
+    return [_workspace(gateway, named, workspace)]
+
+
 def asked_workspace(request: Request) -> Workspace:
     """The same for a route that reads its parameters by itself; `WORKSPACE_PARAMETERS` describe them."""
     return _workspace(
@@ -128,3 +143,4 @@ CallerOf = Annotated[Caller, Depends(needs(Scope.CHAT))]
 OperatorOf = Annotated[Caller, Depends(needs(Scope.OPERATE))]
 AdminOf = Annotated[Caller, Depends(needs(Scope.ADMIN))]
 WorkspaceOf = Annotated[Workspace, Depends(workspace_of)]
+WorkspacesOf = Annotated[list[Workspace], Depends(workspaces_of)]
