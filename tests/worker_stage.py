@@ -60,8 +60,8 @@ class Shaky:
         self.limits.append(limit)
         self.asked_at.append(now_ms())
         self.wanted.append({name: wanted[name] for name in ("commands", "lanes")})
-        wanted |= self.overrides
-        leases: list[Lease] = await self._say("claim", "", self._inner.claim(worker, limit=limit, **wanted))
+        wanted = {"limit": limit, **wanted, **self.overrides}
+        leases: list[Lease] = await self._say("claim", "", self._inner.claim(worker, **wanted))
         return leases
 
     async def start(self, task_id: str, token: str) -> None:

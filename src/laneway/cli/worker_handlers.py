@@ -59,7 +59,7 @@ def _from_file(where: str) -> ModuleType:
     sys.modules[name] = module  # as an import would: dataclasses look there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _broken(where, error) from error
     return module
@@ -74,7 +74,7 @@ def _from_name(where: str) -> ModuleType:
             hint = f"it is looked for in {os.getcwd()} and where Python looks; a file is named with its .py"
             raise ConfigError(f"there is no module {where}", setting="handlers", value=where, hint=hint) from None
         raise _broken(where, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(where, error) from error
 
 
@@ -83,7 +83,7 @@ def _look_in(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _broken(where: str, error: Exception) -> ConfigError:
+def _broken(where: str, error: BaseException) -> ConfigError:
     said = str(error) if isinstance(error, LanewayError) else describe(error)
     return ConfigError(
         f"{where} could not be loaded: {said}", setting="handlers", value=where, hint="laneway --debug shows where"

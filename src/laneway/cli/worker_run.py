@@ -208,7 +208,7 @@ def _options(choice: Choice) -> dict[str, Any]:
     names = tuple(each for each in found["mapping"] if not each.startswith("/"))
     if names and len(names) == len(found["mapping"]) and not choice.workspace and not choice.serve:
         found["workspaces"] = names  # it has folders for these only: the tasks of others it could but spoil
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value or value == 0}
 
 
 def _words(given: Sequence[str]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def is_for_good(error: BaseException) -> bool:
     return isinstance(error, FOR_GOOD) and not isinstance(error, FOR_NOW)
 
 
-def asked_pause_s(error: BaseException) -> float:
+def asked_pause_s(error: BaseException | None) -> float:
     """The pause that a host asks for with an error; 0 if it does not say."""
     asked = getattr(error, "retry_after_ms", None)
     if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
@@ -74,8 +74,8 @@ class Pauses:
         """Whether there was none yet."""
         return self._delay_s == FIRST_DELAY_S
 
-    def next_s(self, error: BaseException) -> float:
-        """The next one, after this error."""
+    def next_s(self, error: BaseException | None) -> float:
+        """The next one, after this error, if it was one."""
         drawn = self._random.random()
         own, self._delay_s = self._delay_s * (0.5 + drawn / 2), min(2 * self._delay_s, LAST_DELAY_S)
         return max(own, asked_pause_s(error) * (1 + drawn / 4))  # never earlier than the host asks for

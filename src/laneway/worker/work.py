@@ -26,6 +26,7 @@ _log = logging.getLogger("laneway")
 
 Does = Callable[[ExternalTask], Awaitable[object]]
 BEATS = 3  # in each lease
+BEAT_LEAST_S = 0.01  # whatever a host says
 NEWS_S = 1.0  # between two signs of life that tell news
 FIRST_NEWS_S = 0.25  # from the begin on: what is done by then needs no sign of life
 ERROR_MAX = 100_000  # characters of what a handler raised
@@ -235,7 +236,7 @@ class Work:
 
     def _beat_later(self, least_s: float = 0) -> None:
         """Most work is done before it has to show that it is alive: until then, that costs a timer."""
-        wait_s = self.lease.lease_ms / 1000 / BEATS
+        wait_s = max(self.lease.lease_ms / 1000 / BEATS, BEAT_LEAST_S)
         if self._news is not None:
             wait_s = min(wait_s, max(self._beat_s + NEWS_S - self._loop.time(), least_s, 0))
         self._timer = self._loop.call_later(wait_s, self._beat_now)

@@ -34,6 +34,8 @@ WAIT_MS = 20_000
 THREADS = "laneway-worker"
 """How the names of its threads begin."""
 LEASE_MAX_MS = 3_600_000
+QUICK_S = 0.1  # an answer without a task that comes earlier has not waited for one
+QUICK_PAUSE_S = 1.0
 FACT_MAX = 200
 
 
@@ -319,13 +321,15 @@ class Worker:
 
     async def _take_tasks(self, line: HostLine, counter: _Counter) -> None:
         pauses = Pauses(self._host.random)
+        loop = asyncio.get_running_loop()
         is_there = False  # the first question does not wait for a task: its answer says that somebody is there
         while not self._is_stopping:
             counter.changed.clear()
             free = counter.width - counter.busy
-            if free <= 0:  # a host may have given more than it was asked for
+            if free <= 0:
                 await counter.changed.wait()
                 continue
+            asked_s = loop.time()
             try:
                 leases = await self._claim(line, counter, free, wait_ms=self._wait_ms if is_there else 0)
             except Exception as error:
@@ -334,12 +338,24 @@ class Worker:
                 is_there = False
                 await line.pause(pauses.next_s(error))
                 continue
+            was_there = is_there
             if not is_there:
                 is_there = True
                 self._say_ready()
-            pauses.begin_again()
-            for lease in leases:
+            for lease in leases[:free]:
                 self._take(line, counter, lease)
+            if len(leases) > free:
+                await self._send_back(line, leases[free:])
+            if leases or loop.time() - asked_s >= min(QUICK_S, self._wait_ms / 2_000):
+                pauses.begin_again()
+            elif was_there:  # somebody on the way there does not wait: asking all the time would be all that it does
+                await line.pause(min(pauses.next_s(None), QUICK_PAUSE_S))
+
+    async def _send_back(self, line: HostLine, leases: Sequence[Lease]) -> None:
+        """A host has given more than it was asked for."""
+        _log.warning("worker %s: the host gave %s tasks too many, which are given back", self.name, len(leases))
+        sent = (line.try_release(lease.task["task_id"], lease.token, begun=False) for lease in leases)
+        await asyncio.gather(*sent)
 
     async def _claim(self, line: HostLine, counter: _Counter, limit: int, *, wait_ms: int) -> list[Lease]:
         """Ask for tasks; `stop` ends the wait."""

@@ -87,6 +87,7 @@ def test_what_is_not_there_is_said_with_a_way_out(module: Path, place: str, said
     ("content", "said"),
     [
         ("1 / 0", "could not be loaded: ZeroDivisionError"),
+        ("import sys; sys.exit(3)", "could not be loaded: SystemExit: 3"),
         ("import no_such_thing", "could not be loaded: ModuleNotFoundError"),
         ("def broken(:", "could not be loaded: SyntaxError"),
         ("from laneway import Worker\nworker = Worker(concurrency=0)", "could not be loaded: concurrency"),
@@ -132,6 +133,7 @@ def test_without_options_it_has_the_built_in_tools() -> None:
     [
         ({"concurrency": "many"}, "'many' is no concurrency"),
         ({"concurrency": "execute=two"}, "is no concurrency"),
+        ({"concurrency": "0"}, "concurrency"),
         ({"maps": ["/srv"]}, "'/srv' maps nothing"),
         ({"maps": ["=x"]}, "maps nothing"),
         ({"lanes": ["exec"]}, "did you mean 'execute'"),

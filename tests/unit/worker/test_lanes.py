@@ -182,3 +182,39 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], said: 
 def test_lanes_may_be_named_twice_if_they_are_the_same() -> None:
     worker = Worker(handlers={"bash": do}, concurrency={"execute": 1, "query": 2}, lanes=["query", "execute"])
     assert "of 3 busy" in repr(worker)
+
+
+@staged
+async def test_a_worker_begins_no_more_than_it_has_room_for_whatever_a_host_gives() -> None:
+    async with bench() as on:
+        await on.put(*(f"t{number}" for number in range(9)))
+        on.line.overrides = {"limit": 6}
+        async with on.worker(concurrency=2) as worker:
+            await passing(10)
+            assert (sorted(on.began), worker.stats.running) == (["t0", "t1"], 2)
+            assert await on.stage.state("t2") == "pending", "it was given back"
+            on.line.overrides = {}
+            on.gate.set()
+            for number in range(9):
+                assert (await on.end(f"t{number}")).state == "completed"
+        assert on.peak == 2
+
+
+@staged
+async def test_a_host_that_does_not_wait_is_not_asked_all_the_time() -> None:
+    async with bench() as on:
+        on.line.overrides = {"wait_ms": 0}
+        async with on.worker():
+            await passing(10_000)
+            assert 8 <= len(on.line.asked_at) <= 30
+            await on.put("t")
+            on.gate.set()
+            await passing(1_100)
+            assert (await on.end()).state == "completed", "it is asked every second all the same"
+
+
+@staged
+async def test_a_host_that_waits_is_asked_again_at_once() -> None:
+    async with bench() as on, on.worker(wait_ms=500):
+        await passing(10_000)
+        assert len(on.line.asked_at) in (20, 21, 22)
