@@ -291,8 +291,13 @@ async def test_why_says_what_a_task_waits_for() -> None:
         await on.take("able", labels=["gpu"], lanes=["execute"])
         assert desk.why("a") == ""
         await on.put("b", labels=("gpu",))
-        assert desk.why("b") == "every worker that could take it is busy, or has gone (1)"
-        assert on.hall.why(desk.board.live["b"], by_name=True).endswith("has gone: able")
+        assert desk.why("b") == "every worker that could take it is busy"
+        assert on.hall.why(desk.board.live["b"], by_name=True).endswith("is busy: able")
+        desk.withdraw("a", "nobody wants it")
+        await passing(40_000)
+        said = "worker 'able' was last heard of 40 s ago, and asks for nothing now"
+        assert on.hall.why(desk.board.live["b"], by_name=True) == said
+        assert desk.why("b").startswith("the last worker that could take it was last heard of 40 s ago")
         assert desk.why("nothing") == ""
 
 

@@ -316,16 +316,25 @@ class TaskHall:
             worker = f"worker {entry.held_for!r}" if by_name else "the worker"
             return f"it waits up to {max(0, entry.held_due - self._now())} ms for {worker} that began the one before it"
         lacks = {each.name: _lacks(each, entry) for each in known}
-        able = sorted(name for name, lack in lacks.items() if not lack)
+        able = [each for each in known if not lacks[each.name]]
         if able:
-            who = f": {', '.join(able[:5])}" if by_name else f" ({len(able)})"
-            return f"every worker that could take it is busy, or has gone{who}"
+            return self._all_away(able, by_name=by_name)
         if by_name:
             said = "; ".join(f"{name} {lack}" for name, lack in sorted(lacks.items())[:5])
             return f"no worker takes such tasks: {said}"
         labels = f", labels {', '.join(entry.labels)}" if entry.labels else ""
         needs = f"lane {entry.lane}, tool {entry.command_type}, workspace {entry.owner.workspace}{labels}"
         return f"no worker takes such tasks ({needs})"
+
+    def _all_away(self, able: Sequence[WorkerRecord], *, by_name: bool) -> str:
+        """Why those who could take a task do not."""
+        now = self._now()
+        busy = [each.name for each in able if each.holds() or each.waiting]
+        if busy:
+            return f"every worker that could take it is busy{': ' + ', '.join(busy[:5]) if by_name else ''}"
+        last = max(able, key=lambda each: each.seen_at)
+        who = f"worker {last.name!r}" if by_name else "the last worker that could take it"
+        return f"{who} was last heard of {(now - last.seen_at) // 1000} s ago, and asks for nothing now"
 
 
 def _lacks(record: WorkerRecord, entry: TaskEntry) -> str:
