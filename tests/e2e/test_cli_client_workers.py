@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from laneway.cli.task import ID_LENGTH
 from laneway.errors import LeaseLostError
 from laneway.external import Progress
 from laneway.models import ScriptedModel, call, say
 from laneway.runtime.task_hall import Guest
 from tests.cli_stage import CliStage, cli_stage
+from tests.gateway_stage import spec_of
 from tests.routes_stage import EXTERNAL, ended, post, until
 
 ABOUT = {"instance": "i-1", "concurrency": 4, "host": "box", "version": "1"}
@@ -29,6 +31,29 @@ async def waiting(folder: Path) -> AsyncIterator[tuple[CliStage, str, str]]:
         desk = cli.server.gateway.default.host.desk
         await until(desk.tasks)
         yield cli, desk.tasks()[0].task_id, sent["message_id"]
+
+
+@contextlib.asynccontextmanager
+async def two_workspaces(folder: Path) -> AsyncIterator[CliStage]:
+    """A server with two workspaces, each with a task that waits."""
+    specs = []
+    for name in ("shop", "lab"):
+        (folder / name).mkdir()
+        model = ScriptedModel([[call("read", path="a.txt")], [say("done")]])
+        specs.append(spec_of(folder / name, name=name, text=EXTERNAL, model=model))
+    async with cli_stage(folder, specs=specs) as cli:
+        for each in specs:
+            sent = await cli.server.client.post(
+                "/v1/sessions/s1/messages", json={"text": "go"}, params={"workspace": each.name}
+            )
+            assert sent.status_code == 202
+            await until(cli.server.gateway.workspaces[each.name].host.desk.tasks)
+        yield cli
+
+
+async def ids_in(cli: CliStage, *words: str) -> list[tuple[str, str]]:
+    """The tasks that are listed, and where they are."""
+    return [(each["task_id"], each["workspace"]) for each in (await cli.json("task", "ls", *words))["items"]]
 
 
 async def result_in(cli: CliStage, message_id: str) -> str:
@@ -79,10 +104,61 @@ async def test_workers_are_listed_with_their_health(tmp_path: Path) -> None:
             ("w2", "waiting", []),
         ]
         line = next(each for each in (await cli.run("worker", "ls")).stdout.splitlines() if each.startswith("w1"))
-        assert line.split() == ["w1", "working", "now", "1/4", "query", "gpu", "box"]
+        assert line.split() == ["w1", "working", "now", "1/4", "query", "all", "gpu", "box"]
+        assert [each.split()[-1] for each in (await cli.run("worker", "ls")).stdout.splitlines() if "w2" in each] == [
+            "bash"
+        ]
         assert "2 workers: 1 working, 1 waiting" in (await cli.run("status")).stdout
         idle.cancel()
         await asyncio.gather(idle, return_exceptions=True)
+
+
+async def test_a_worker_that_takes_a_part_of_the_tasks_says_which(tmp_path: Path) -> None:
+    async with cli_stage(tmp_path, text=EXTERNAL) as cli:
+        hall = cli.server.gateway.hall
+        await hall.claim("w1")
+        assert (await cli.run("worker", "ls")).stdout.splitlines()[0].split() == [
+            "worker", "health", "heard", "tasks", "done", "failed", "lost", "lanes",
+        ]  # fmt: skip
+        await hall.claim("w2", workspaces=["default"], commands=[f"tool{number}" for number in range(9)])
+        head, *lines = (line.split() for line in (await cli.run("worker", "ls")).stdout.splitlines())
+        assert head[-3:] == ["lanes", "tools", "workspaces"]
+        assert [line[-3:] for line in lines] == [
+            ["all", "all", "all"],
+            ["all", "tool0,tool1,tool2,tool3,tool4,tool5,+3", "default"],
+        ]
+
+
+async def test_tasks_of_all_workspaces_are_listed_unless_one_is_named(tmp_path: Path) -> None:
+    async with two_workspaces(tmp_path) as cli:
+        assert len(await ids_in(cli)) == 2
+        assert [place for _, place in await ids_in(cli)] == ["shop", "lab"]
+        assert [place for _, place in await ids_in(cli, "--workspace", "lab")] == ["lab"]
+        head, *lines = (await cli.run("task", "ls")).stdout.splitlines()
+        assert "workspace" in head
+        assert [("shop" in line, "lab" in line) for line in lines] == [(True, False), (False, True)]
+        assert [place for _, place in await ids_in(cli, "--limit", "1")] == ["shop"]
+        task = (await ids_in(cli))[1][0]
+        await cli.run("task", "complete", task, "--result", "x")
+        assert await ids_in(cli, "--state", "completed") == [(task, "lab")]
+
+
+async def test_a_task_is_found_by_as_much_of_its_id_as_no_other_has(tmp_path: Path) -> None:
+    async with two_workspaces(tmp_path) as cli:
+        (task, _), (other, _) = await ids_in(cli)
+        assert len(task) == ID_LENGTH
+        short = next(task[:length] for length in range(6, ID_LENGTH) if not other.startswith(task[:length]))
+        assert (await cli.json("task", "show", short))["task_id"] == task
+        several = await cli.run("task", "show", "task-")
+        assert (several.exit_code, several.stdout) == (2, "")
+        assert "2 tasks begin with 'task-'" in several.stderr
+        assert task in several.stderr
+        done = await cli.run("task", "complete", short, "--result", "by hand")
+        assert done.stdout == f"Task {task} has ended: it is completed.\n"
+        assert (await cli.json("task", "show", short))["result"] == "by hand"
+        none = await cli.run("task", "show", "task-nobody")
+        assert none.exit_code == 2
+        assert none.stderr == "laneway: there is no task 'task-nobody' (`laneway task ls` lists them)\n"
 
 
 async def test_an_operator_completes_a_task_in_the_place_of_a_worker(tmp_path: Path) -> None:
@@ -98,8 +174,10 @@ async def test_an_operator_completes_a_task_in_the_place_of_a_worker(tmp_path: P
         assert (entry.action, entry.target, entry.reason) == ("task.complete", task, "the worker is gone")
         with pytest.raises(LeaseLostError):
             await cli.server.gateway.hall.heartbeat(task, lease.token)
-        again = await cli.run("task", "complete", task, "--error", "no")
-        assert again.stdout == f"Task {task} has ended before: it is completed.\n"
+        for words in (("--error", "no"), ("--result", "another")):
+            again = await cli.run("task", "complete", task, *words)
+            assert again.stdout == f"Task {task} had ended before, and this changes nothing: it is completed.\n"
+        assert (await cli.json("task", "show", task))["result"] == "found by hand"
         (listed,) = (await cli.json("task", "ls", "--state", "completed"))["items"]
         assert (listed["task_id"], listed["worker"]) == (task, "host")
         (stored,) = (await cli.json("task", "ls", "--state", "completed", "--store", cli.store))["items"]
@@ -134,6 +212,7 @@ async def test_what_cannot_be_a_result_is_refused_and_nothing_is_said(tmp_path: 
         (tmp_path / "odd.bin").write_bytes(b"\xff\xfe")
         for words, said in (
             (("--result", "x", "--error", "y"), "only one of"),
+            ((), "nothing says what became of it"),
             (("--result-file", str(tmp_path / "none")), "cannot be read"),
             (("--result-file", str(tmp_path / "odd.json")), "is no JSON"),
             (("--result-file", str(tmp_path / "odd.bin")), "is no text"),

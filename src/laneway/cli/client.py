@@ -39,6 +39,16 @@ URL: Final = "http://127.0.0.1:8420"
 TIMEOUT: Final = httpx2.Timeout(30, connect=5)
 PAGE: Final = 1_000
 CERTIFICATE: Final = re.compile(r"certificate verify failed:? *(.*?)(?: \(_ssl\.c:\d+\)|$)", re.IGNORECASE)
+LISTS: Final = re.compile(r"GET /v1/([a-z-]+)(?![a-z/-])")
+COMMANDS: Final = {
+    "approvals": "approve",
+    "dead-letters": "dlq ls",
+    "lanes": "lane ls",
+    "ledger": "ledger ls",
+    "schedules": "cron ls",
+    "tasks": "task ls",
+    "workers": "worker ls",
+}
 STANDARD: Final = frozenset({"type", "title", "status", "detail", "code", "hint", "instance"})
 
 
@@ -264,13 +274,18 @@ def error_of(response: httpx2.Response) -> LanewayError:
         body = None
     if not isinstance(body, dict) or "detail" not in body:
         return _no_laneway(response)
-    code, detail, hint = str(body.get("code", "")), str(body["detail"]), str(body.get("hint", ""))
+    code, detail, hint = str(body.get("code", "")), str(body["detail"]), _as_command(str(body.get("hint", "")))
     kind = _kinds().get(code) or _nearest(response.status_code)
     error = kind.__new__(kind)
     error.args = (detail,)
     facts = {name: value for name, value in body.items() if name not in STANDARD and name.isidentifier()}
     error.__dict__.update({**facts, "message": detail, "hint": hint, "status": response.status_code})
     return error
+
+
+def _as_command(hint: str) -> str:
+    """A way out as whoever sits at a command line takes it: the server names its routes."""
+    return LISTS.sub(lambda found: f"`laneway {COMMANDS[found[1]]}`" if found[1] in COMMANDS else found[0], hint)
 
 
 def _kinds() -> dict[str, type[LanewayError]]:

@@ -55,8 +55,9 @@ def complete_approval(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_task(incomplete: str) -> list[tuple[str, str]]:
-    """External tasks that have not ended."""
-    return _matching(incomplete, ((item["task_id"], f"{item['tool']}, {item['state']}") for item in _items("/tasks")))
+    """External tasks that have not ended; an id is one of any workspace."""
+    found = _items("/tasks", workspace="*")
+    return _matching(incomplete, ((item["task_id"], f"{item['tool']}, {item['state']}") for item in found))
 
 
 def _matching(incomplete: str, found: Any) -> list[tuple[str, str]]:

@@ -285,8 +285,9 @@ class StoreReader:
             items.append({**facts, **json.loads(row.body)})
         return _page(items)
 
-    def tasks(self, *, limit: int = 200, after: str = "", **asked: str) -> dict[str, Any]:
-        """External tasks: those that have not ended, or those of one state."""
+    def tasks(self, *, limit: int = 200, after: str = "", workspace: str = "", **asked: str) -> dict[str, Any]:
+        """External tasks: those that have not ended, or those of one state. A store is read for one `workspace`."""
+        assert workspace in ("", "*"), workspace
         from laneway.gateway.task_facts import TaskQuery, task_facts
 
         query = TaskQuery(**asked)
@@ -316,7 +317,7 @@ class StoreReader:
 
         row = self._rows.state(TASK, task_id)
         if row is None or row.tenant != self._tenant:
-            raise UnknownTaskError(f"there is no task {task_id!r}", hint="laneway task ls")
+            raise UnknownTaskError(f"there is no task {task_id!r}", hint="`laneway task ls` lists them")
         entry = decode_task(row)
         return {**task_facts(entry, 0), **result_facts(entry)}
 

@@ -5,26 +5,35 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_task
-from laneway.cli.reach import Asking, JsonOption, Reading, operating, read
+from laneway.cli.reach import Asking, JsonOption, Reading, operating, read, target_of
 from laneway.cli.tables import age, ago, console, dumps, print_json, print_rows, say, table
 from laneway.cli.watching import WatchOption, watched
-from laneway.errors import UsageError
+from laneway.errors import UnknownTaskError, UsageError
 from laneway.external import TaskState
 from laneway.system import SystemClock
+
+if TYPE_CHECKING:
+    from laneway.cli.reach import Source
 
 __all__ = ("task_app",)
 
 task_app = typer.Typer(help="External tasks: calls that somebody else makes.", no_args_is_help=True)
 
-TaskArgument = Annotated[str, typer.Argument(help="The task.", autocompletion=complete_task)]
+TaskArgument = Annotated[
+    str, typer.Argument(help="The task: its id, or as much of it as no other has.", autocompletion=complete_task)
+]
 FILE_MAX: Final = 10_000_000
 STDIN: Final = "-"
+ALL: Final = "*"
+ID_LENGTH: Final = 45  # of an id as Laneway makes them; a whole one is not looked for among those that begin with it
+LOOKED_THROUGH: Final = 10_000  # of the tasks that have ended, for one whose id is cut
+NAMED: Final = 5
 
 
 @task_app.command("ls", cls=Reading)
@@ -43,11 +52,16 @@ def ls(
     as_json: JsonOption = False,
     watch: WatchOption = False,
 ) -> None:
-    """List the external tasks that have not ended, or those of one state. To look at one hands it out to nobody."""
+    """List the external tasks that have not ended, or those of one state: of one workspace, or else of all of them.
+
+    To look at one hands it out to nobody.
+    """
     asked = {"session": session, "run": run, "lane": lane, "tool": tool, "worker": worker}
     given = {name: value for name, value in asked.items() if value is not None}
     if state is not None:
         given["state"] = state.value
+    if not target_of(ctx).workspace:
+        given["workspace"] = ALL
     watched(
         ctx,
         lambda: read(ctx, lambda source: source.page("/tasks", limit=limit, **given)),
@@ -61,12 +75,14 @@ def _show_all(found: dict[str, Any], *, as_json: bool) -> None:
         print_json(found)
         return
     now_ms = SystemClock().wall_ms()
+    places = {each["workspace"] for each in found["items"]}
+    where = ("*workspace",) if places - {"default"} else ()
     rows = [
         (each["task_id"], each["lane"], each["tool"], each["state"], each["worker"], ago(each["created_ms"], now_ms),
-         each["session_key"], each["why"] or _progress(each) or each["reason"])
+         *(each["workspace"] for _ in where), each["session_key"], each["why"] or _progress(each) or each["reason"])
         for each in found["items"]
     ]  # fmt: skip
-    columns = ("task", "lane", "tool", "state", "worker", "made", "*session", "*because")
+    columns = ("task", "lane", "tool", "state", "worker", "made", *where, "*session", "*because")
     note = "There are more: -n 10000 shows up to ten thousand." if found["next"] else ""
     print_rows(columns, rows, empty="There are no external tasks.", note=note)
 
@@ -82,13 +98,14 @@ def _progress(task: dict[str, Any]) -> str:
 @task_app.command("show", cls=Reading)
 def show(ctx: typer.Context, task: TaskArgument, as_json: JsonOption = False) -> None:
     """Show one external task: its arguments while it waits or runs, what came of it when it has ended."""
-    found: dict[str, Any] = read(ctx, lambda source: source.get(path_of("tasks", task)))
+    found: dict[str, Any] = read(ctx, lambda source: _found(source, task))
     if as_json:
         print_json(found)
         return
     say(f"Task {found['task_id']}: {found['tool']} in lane {found['lane']}, {found['state']}")
     now_ms = SystemClock().wall_ms()
     rows = [
+        ("workspace", found["workspace"]),
         ("session", found["session_key"]),
         ("run", found["run_id"]),
         ("worker", found["worker"]),
@@ -114,6 +131,35 @@ def show(ctx: typer.Context, task: TaskArgument, as_json: JsonOption = False) ->
         say("There is more of it in the store.", style="dim")
 
 
+def _found(source: Source, said: str) -> dict[str, Any]:
+    """A task by its id, or by what its id begins with."""
+    try:
+        found: dict[str, Any] = source.get(path_of("tasks", said))
+    except UnknownTaskError:
+        task_id = _whole(source, said)
+        if not task_id:
+            raise
+        found = source.get(path_of("tasks", task_id))
+    return found
+
+
+def _whole(source: Source, said: str) -> str:
+    """The one id that begins so; empty, if none does. Tasks that have not ended come first, then the others."""
+    if not said or len(said) >= ID_LENGTH:
+        return ""
+    for states in ((None,), tuple(state.value for state in TaskState if state.is_final)):
+        pages = [source.page("/tasks", limit=LOOKED_THROUGH, workspace=ALL, state=state) for state in states]
+        ids = [each["task_id"] for page in pages for each in page["items"] if each["task_id"].startswith(said)]
+        if len(ids) > 1:
+            some = ", ".join(ids[:NAMED])
+            raise UsageError(
+                f"{len(ids)} tasks begin with {said!r}: {some}{', …' * (len(ids) > NAMED)}", hint="write more of the id"
+            )
+        if ids:
+            return str(ids[0])
+    return ""
+
+
 @task_app.command("complete", cls=Asking)
 def complete(
     ctx: typer.Context,
@@ -134,21 +180,27 @@ def complete(
     as_json: JsonOption = False,
 ) -> None:
     """Say what became of an external task, in the place of a worker; one that has it loses it."""
-    if sum(each is not None for each in (result, result_file, error)) > 1:
-        raise UsageError("only one of --result, --result-file and --error can be what became of it")
+    said = sum(each is not None for each in (result, result_file, error))
+    if said != 1:
+        which = "only one of --result, --result-file and --error can be" if said else "nothing says"
+        raise UsageError(f"{which} what became of it", hint="--result TEXT, --result-file FILE, or --error TEXT")
     body: dict[str, Any] = {"reason": reason} if reason else {}
     if error is not None:
         step, body["error"] = "fail", error
     else:
         step, body["result"] = "complete", result if result_file is None else _read(result_file)
     with operating(ctx) as server:
-        found = server.post(path_of("tasks", task, step), body)
-        state = None if as_json else server.get(path_of("tasks", task))["state"]
-    if as_json:
+        before = _found(server, task)
+        found = server.post(path_of("tasks", before["task_id"], step), body)
+        after = None if as_json else server.get(path_of("tasks", before["task_id"]))
+    if after is None:
         print_json(found)
-    else:  # what an operator says a second time is answered in the same way, and changes nothing
-        before = "" if state == (TaskState.COMPLETED if error is None else TaskState.FAILED) else " before"
-        say(f"Task {task} has ended{before}: it is {state}.")
+        return
+    # What an operator says of a task that has ended is answered in the same way, and changes nothing; but of one of
+    # which nobody knew how far it came.
+    is_new = before["ended_ms"] is None or before["state"] != after["state"]
+    was = "has ended" if is_new else "had ended before, and this changes nothing"
+    say(f"Task {after['task_id']} {was}: it is {after['state']}.")
 
 
 def _read(name: str) -> Any:

@@ -10,9 +10,12 @@ from laneway.cli.reach import JsonOption, asking
 from laneway.cli.tables import age, print_json, print_rows
 from laneway.cli.watching import WatchOption, watched
 
-__all__ = ("ls", "worker_line", "worker_rows")
+__all__ = ("ls", "worker_line")
 
-COLUMNS: Final = ("worker", "health", "heard", ">tasks", ">done", ">failed", ">lost", "*lanes", "*labels", "*host")
+NAMED: Final = 6
+EVERYTHING: Final = "all"
+AT_TIMES: Final = ("*tools", "*workspaces", "*labels", "*host")
+TAKES: Final = ("*lanes", "*tools", "*workspaces")
 SHARED: Final = "Workers share a name: give each its own (--name), or nobody can tell them apart."
 
 
@@ -32,26 +35,39 @@ def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:
         return
     note = SHARED if any(each["shares_name"] for each in found) else ""
     empty = "No worker has asked for tasks lately: laneway worker --connect URL starts one."
-    print_rows(COLUMNS, worker_rows(found), empty=empty, note=note)
+    columns, rows = _table(found)
+    print_rows(columns, rows, empty=empty, note=note)
 
 
-def worker_rows(workers: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Workers as rows."""
-    return [
-        (
-            each["name"],
-            each["health"],
-            f"{age(each['seen_ago_ms'])} ago" if each["seen_ago_ms"] >= 1_000 else "now",
-            f"{each['holds']}/{each['concurrency']}" if each["concurrency"] else each["holds"] or "",
-            each["completed"] or "",
-            each["failed"] or "",
-            each["lost"] or "",
-            ",".join(each["lanes"]) or "all",
-            ",".join(each["labels"]),
-            each["host"],
-        )
-        for each in workers
-    ]
+def _table(workers: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Workers as rows. What none of them says anything of has no column."""
+    seen = [_cells(each) for each in workers]
+    is_said = {name for cells in seen for name, value in cells.items() if value or name not in AT_TIMES}
+    kept = [name for name in (seen[0] if seen else ()) if name in is_said]
+    return kept, [[cells[name] or (EVERYTHING if name in TAKES else "") for name in kept] for cells in seen]
+
+
+def _cells(worker: dict[str, Any]) -> dict[str, Any]:
+    holds = worker["holds"]
+    return {
+        "worker": worker["name"],
+        "health": worker["health"],
+        "heard": f"{age(worker['seen_ago_ms'])} ago" if worker["seen_ago_ms"] >= 1_000 else "now",
+        ">tasks": f"{holds}/{worker['concurrency']}" if worker["concurrency"] else holds,
+        ">done": worker["completed"],
+        ">failed": worker["failed"],
+        ">lost": worker["lost"],
+        "*lanes": _some(worker["lanes"]),
+        "*tools": _some(worker["commands"]),
+        "*workspaces": _some(worker["workspaces"]),
+        "*labels": ",".join(worker["labels"]),
+        "*host": worker["host"],
+    }
+
+
+def _some(names: list[str]) -> str:
+    """The first few of them."""
+    return ",".join([*names[:NAMED], *([f"+{len(names) - NAMED}"] if len(names) > NAMED else [])])
 
 
 def worker_line(workers: list[dict[str, Any]]) -> str:

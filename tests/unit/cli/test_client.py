@@ -78,6 +78,24 @@ def test_the_facts_of_a_problem_are_attributes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        ("GET /v1/tasks lists them", "`laneway task ls` lists them"),
+        ("lanes here: those of GET /v1/lanes", "lanes here: those of `laneway lane ls`"),
+        ("GET /v1/dead-letters lists them", "`laneway dlq ls` lists them"),
+        ("look at it: GET /v1/approvals/a-1", "look at it: GET /v1/approvals/a-1"),
+        ("GET /v1/limits lists them", "GET /v1/limits lists them"),
+        ("wait", "wait"),
+    ],
+)
+def test_a_way_out_names_a_command_where_there_is_one(hint: str, said: str) -> None:
+    sent = problem_of(NotFoundError(what="task", name="t1", hint=hint))
+    with pytest.raises(NotFoundError) as caught:
+        asked(answering(sent.status_code, bytes(sent.body)))
+    assert caught.value.hint == said
+
+
+@pytest.mark.parametrize(
     ("status", "kind"),
     [
         (400, UsageError),

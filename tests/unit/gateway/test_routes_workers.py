@@ -344,8 +344,8 @@ async def test_tasks_of_all_workspaces_come_in_one_order_page_by_page(tmp_path: 
                     seen += [each["task_id"] for each in page["items"]]
                     after = page["next"]
                 assert seen == wanted, (state, limit)
-            for name in specs:
-                desk = stage.gateway.workspaces[name.name].host.desk
+            for each in stage.gateway.workspaces.values():
+                desk = each.host.desk
                 for task in desk.tasks():
                     await desk.complete_by_host(task.task_id, ExternalTaskResult(result="done"))
         assert refusal(await stage.client.get("/v1/tasks", params={"workspace": "none"})) == (404, "not_found")
