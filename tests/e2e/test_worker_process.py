@@ -196,7 +196,12 @@ def test_handlers_of_ones_own_do_tasks_and_say_how_far_they_are(scene: Scene) ->
         assert until(progress, "progress") == {"text": "half of it", "percent": 50}
         (scene.here / "go").touch()
         assert "by a handler: make it" in answer(server, "one")
-        assert all(json.loads(line)["level"] for line in worker.errors)
+        assert worker.stop() == 0
+        lines = [json.loads(line) for line in worker.errors]
+        assert all(line["level"] for line in lines)
+        [ended] = [line for line in lines if "outcome" in line]
+        about = {"worker": "w1", "session_id": "one", "command_type": "bash", "outcome": "completed"}
+        assert {name: ended[name] for name in about} == about
 
 
 def test_a_thread_that_never_ends_does_not_keep_the_process(scene: Scene) -> None:

@@ -20,6 +20,7 @@ from laneway.telemetry.logs import set_up_logs
 from laneway.tools.sandbox import Sandbox
 from laneway.transports.http import HttpTransport
 from laneway.worker import THREADS, Worker, WorkerLimits
+from laneway.worker.work import FACTS
 
 __all__ = ("Choice", "Limits", "Reach", "made_worker", "run_worker")
 
@@ -86,6 +87,9 @@ def run_worker(
     survive_hang_ups()
     os.environ.pop("LANEWAY_TOKEN", None)  # it was read; modules of others need not find it
     undo = set_up_logs("json" if as_json else "console", log_level)
+    if as_json:
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_with_facts)
     try:
         worker = made_worker(choice, limits, hidden=[each for each in (reach.token_file, reach.key) if each])
         transport = reach.transport()
@@ -106,6 +110,12 @@ def run_worker(
             _leave(None)
     finally:
         undo()
+
+
+def _with_facts(record: logging.LogRecord) -> bool:
+    """What a line is about, as fields of it."""
+    vars(record).update(vars(record).get(FACTS, {}))
+    return True
 
 
 async def _until_a_signal(worker: Worker, transport: HttpTransport, drain_ms: int) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import io
 import ipaddress
 import json
 import logging
@@ -27,6 +28,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from laneway.errors import (
     ConfigError,
@@ -43,7 +45,7 @@ from laneway.external import RESULT_MAX
 from laneway.transports.wire import FRAME_MAX, FrameTransport, error_classes, error_of
 
 if TYPE_CHECKING:
-    import httpx2
+    import aiohttp
 
 __all__ = ("HttpTransport",)
 
@@ -61,11 +63,15 @@ BODY_MAX: Final = 3 * RESULT_MAX + 1_000_000
 PATIENCE_S: Final = 0.01  # for an answer, before the next request goes beside it
 SENDING_MAX: Final = 4
 LARGE_MAX: Final = 4  # uploads at one time
-IDLE_MAX: Final = 8  # connections that are kept while nothing is said
-IDLE_S: Final = 4.0  # less than servers keep them: a request should not meet the end of its connection
+IDLE_S: Final = 4.0  # a connection: less than servers keep it, so that a request does not meet its end
+STALE_S: Final = 1.0  # a connection that breaks within this may have ended before the request
+AT_ONCE_MAX: Final = 1_000_000  # bytes that are written in one go
+SLOWEST: Final = 50_000
+"""Bytes a second: a line that is slower is as good as none."""
 TRIES: Final = 3  # of a request that comes too often
 PAUSE_MAX_MS: Final = 1_000
 UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+NO_TOKEN: Final = 401
 TOO_LARGE: Final = 413
 TOO_OFTEN: Final = 429
 LATER: Final = frozenset({408, 425, TOO_OFTEN})
@@ -97,11 +103,12 @@ class HttpTransport(FrameTransport):
         super().__init__(self._carry, close=self._hang_up)
         self.url, self._is_near = _checked_url(url)
         self._headers = {**HEADERS, **_headers(token, tenant)}
-        self._context = _context(self.url, is_near=self._is_near, verify=verify, certificate=certificate, key=key)
+        self._context = _context(self.url, verify=verify, certificate=certificate, key=key)
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 3_600:
             raise ConfigError(f"timeout_s is a number of seconds, not {timeout_s!r:.80}", setting="timeout_s")
         self._timeout_s = float(timeout_s)
-        self._http: httpx2.AsyncClient | None = None
+        self._proxy = proxy_for(self.url)
+        self._http: aiohttp.ClientSession | None = None
         self._was_there = False  # somebody has answered
         self._gathered: dict[asyncio.Future[Any], str] = {}
         self._gathering: asyncio.Task[None] | None = None
@@ -196,33 +203,48 @@ class HttpTransport(FrameTransport):
         raise AssertionError("unreachable")
 
     async def _request(self, body: bytes, wait_s: float) -> tuple[int, Mapping[str, str], bytes]:
+        """What the server answers; a connection that had ended while nobody used it costs one more try."""
         library = _library()
-        if self._http is None:
-            self._http = self._client()
-        silence_s = wait_s + self._timeout_s
-        timeout = library.Timeout(self._timeout_s, connect=min(CONNECT_S, self._timeout_s), read=silence_s, pool=None)
+        clock = asyncio.get_running_loop().time
+        breaks = (library.ServerDisconnectedError, library.ClientConnectionResetError, library.ClientOSError)
+        began = clock()
         try:
-            request = self._http.build_request("POST", self.url + PATH, content=body, timeout=timeout)
-            response = await self._http.send(request, stream=True)
-            self._was_there = True
             try:
-                return response.status_code, response.headers, await _whole(response)
-            finally:
-                await response.aclose()
-        except (library.HTTPError, library.StreamError) as error:
+                return await self._try(body, wait_s)
+            except breaks as error:
+                is_new = isinstance(error, library.ClientConnectorError) or not self._was_there
+                if is_new or clock() - began > STALE_S:
+                    raise
+            return await self._try(body, wait_s)
+        except (library.ClientError, OSError) as error:
             raise self._lost(error) from error
         except RuntimeError as error:
-            if self._http is not None and not self._http.is_closed:
+            if self._http is not None and not self._http.closed:
                 raise
             raise TransportUnavailableError("this transport was closed meanwhile", hint="make a new one") from error
 
-    def _client(self) -> httpx2.AsyncClient:
+    async def _try(self, body: bytes, wait_s: float) -> tuple[int, Mapping[str, str], bytes]:
+        if self._http is None:
+            self._http = self._client()
+        silence_s = wait_s + self._timeout_s
+        timeout = _library().ClientTimeout(connect=min(CONNECT_S, self._timeout_s), sock_read=silence_s)
+        sent = body if len(body) < AT_ONCE_MAX else io.BytesIO(body)
+        # The library bounds the silence from when all is sent; a line that takes nothing any more has to end, too.
+        async with asyncio.timeout(CONNECT_S + len(body) / SLOWEST + silence_s) as until_head:
+            async with self._http.post(self.url + PATH, data=sent, timeout=timeout, allow_redirects=False) as response:
+                self._was_there = True
+                until_head.reschedule(None)
+                return response.status, response.headers, await _whole(response)
+
+    def _client(self) -> aiohttp.ClientSession:
         """A client without a bound on its connections: who waits for a task must not wait for a connection."""
         library = _library()
-        limits = library.Limits(max_connections=None, max_keepalive_connections=IDLE_MAX, keepalive_expiry=IDLE_S)
-        # Not for this machine: a proxy would look for the server on its own.
-        client: httpx2.AsyncClient = library.AsyncClient(
-            headers=self._headers, verify=self._context, limits=limits, trust_env=not self._is_near
+        # A name may lead elsewhere when a server has moved, so it is looked up for each connection.
+        connector = library.TCPConnector(
+            limit=0, keepalive_timeout=IDLE_S, ssl=self._context or True, use_dns_cache=False
+        )
+        client: aiohttp.ClientSession = library.ClientSession(
+            connector=connector, headers=self._headers, proxy=self._proxy
         )
         return client
 
@@ -233,7 +255,7 @@ class HttpTransport(FrameTransport):
         if tasks:
             await asyncio.wait(tasks)
         if self._http is not None:
-            await self._http.aclose()
+            await self._http.close()
 
     # ---- what comes back ----
 
@@ -266,8 +288,10 @@ class HttpTransport(FrameTransport):
             facts = _retry_after(body.get("retry_after_ms"), headers)
             return TransportUnavailableError(message, hint=hint, status=status, **facts)
         code = body.get("code")
+        if status == NO_TOKEN:
+            hint = "name one with the scope worker: --token-file FILE, in Python token=…"
         if code not in error_classes():
-            kind = {401: NotAuthenticatedError, 403: PermissionDeniedError}.get(status, UsageError)
+            kind = {NO_TOKEN: NotAuthenticatedError, 403: PermissionDeniedError}.get(status, UsageError)
             return kind(message, hint=hint, status=status)
         facts = {name: value for name, value in body.items() if name not in STANDARD}
         if code == NotFoundError.code:  # of the path itself: this server knows nothing of workers
@@ -284,9 +308,9 @@ class HttpTransport(FrameTransport):
         elif "CERTIFICATE_REQUIRED" in said:
             said = f"{self.url} asks for a certificate: {said}"
             hint = "name one of this side's own: --cert FILE --key FILE, in Python certificate=…, key=…"
-        elif isinstance(error, _library().TimeoutException):
+        elif isinstance(error, TimeoutError):
             said = f"{self.url} did not answer in time ({type(error).__name__})"
-        elif isinstance(error, _library().ConnectError):
+        elif isinstance(error, _library().ClientConnectorError):
             said, hint = f"no server answers at {self.url}: {said}", "is it running?"
         else:
             said = f"the connection to {self.url} broke: {said}"
@@ -300,11 +324,11 @@ class HttpTransport(FrameTransport):
 
 def _library() -> Any:
     try:
-        import httpx2
+        import aiohttp
     except ImportError:
         hint = 'install it with the extra: "laneway[worker]"'
-        raise ConfigError("HttpTransport needs httpx2", setting="transport", hint=hint) from None
-    return httpx2
+        raise ConfigError("HttpTransport needs aiohttp", setting="transport", hint=hint) from None
+    return aiohttp
 
 
 def _checked_url(url: object) -> tuple[str, bool]:
@@ -336,6 +360,20 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for an address. None for this machine: it would look for it on its own."""
+    parts, proxies = urlsplit(url), getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    host = parts.hostname or ""
+    if not found or _is_loopback(host) or proxy_bypass(host) or proxy_bypass(parts.netloc):
+        return None
+    proxy = found if "://" in found else f"http://{found}"
+    if not proxy.startswith(("http://", "https://")):
+        said = f"{parts.scheme}_proxy is {urlsplit(proxy).scheme}://…, and only proxies that speak HTTP can be used"
+        raise ConfigError(said, setting="url", value=url, hint="name this host in no_proxy to reach it without one")
+    return proxy
+
+
 def _headers(token: str | None, tenant: str) -> dict[str, str]:
     headers: dict[str, str] = {}
     said: dict[str, tuple[object, str]] = {"token": (token, "Authorization"), "tenant": (tenant, "Laneway-Tenant")}
@@ -351,11 +389,10 @@ def _headers(token: str | None, tenant: str) -> dict[str, str]:
 def _context(
     url: str,
     *,
-    is_near: bool,
     verify: str | os.PathLike[str] | bool,
     certificate: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,
-) -> ssl.SSLContext | bool:
+) -> ssl.SSLContext | None:
     """How certificates are looked at. Files that cannot be read are refused now, not at the first request."""
     if key is not None and certificate is None:
         raise ConfigError("a key needs its certificate", setting="certificate")
@@ -364,15 +401,14 @@ def _context(
     if url.startswith("http:"):
         if certificate is not None or not isinstance(verify, bool):
             raise ConfigError("there are no certificates without https", setting="url", value=url, hint=EXAMPLE)
-        # No certificate is ever looked at on the way to this machine: reading those of all authorities takes 50 ms.
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_near else True
+        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if verify is False:
         _log.warning("%s may be anybody: its certificate is not looked at", url)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif verify is True:
-        context = _library().create_ssl_context()
+        context = _authorities()
     else:
         authority = _place(verify)
         what = f"the certificate of an authority in {verify!s:.300}"
@@ -383,6 +419,15 @@ def _context(
         what = f"the certificate in {certificate!s:.300}" + ("" if key is None else f" with the key in {key!s:.300}")
         _load("certificate", what, lambda: context.load_cert_chain(chain, own, password=lambda: b""))
     return context
+
+
+def _authorities() -> ssl.SSLContext:
+    """Those that the command line believes, too: of the system, or of SSL_CERT_FILE and SSL_CERT_DIR."""
+    try:
+        import httpx2
+    except ImportError:
+        return ssl.create_default_context()
+    return httpx2.create_ssl_context()
 
 
 def _place(path: str | os.PathLike[str]) -> str:
@@ -408,9 +453,9 @@ def _wait_of(frame: str) -> int | None:
     return min(wait_ms, WAIT_MAX_MS) if type(wait_ms) is int and wait_ms > 0 else 0
 
 
-async def _whole(response: httpx2.Response) -> bytes:
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
     pieces, size = [], 0
-    async for piece in response.aiter_bytes():
+    async for piece in response.content.iter_any():
         size += len(piece)
         if size > FRAME_MAX:
             raise TransportUnavailableError(f"the answer has more than {FRAME_MAX:,} bytes", hint="claim fewer tasks")

@@ -19,6 +19,8 @@ from laneway.errors import (
     DeniedError,
     DrainingError,
     LeaseLostError,
+    NotAuthenticatedError,
+    PermissionDeniedError,
     RateLimitedError,
     UsageError,
     describe,
@@ -45,6 +47,8 @@ FOR_GOOD = (UsageError, ConflictError, DeniedError)
 """What a host says that it would say again."""
 FOR_NOW = (RateLimitedError, DrainingError)
 """… but these it says only now."""
+SHUT_OUT = (NotAuthenticatedError, PermissionDeniedError)
+"""… and these are about whoever asks, not about what: the token was revoked, say."""
 
 
 def is_for_good(error: BaseException) -> bool:
@@ -94,6 +98,7 @@ class HostLine:
         self.stopping = asyncio.Event()  # nothing new is begun
         self._transport = transport
         self._tell = tell
+        self.denial: Exception | None = None  # why the host does not want to hear of it any more
         self._lost_ms: int | None = None  # when it was first not answered
         self._takes_progress = takes(transport.heartbeat, "progress")
         self._takes_begun = takes(transport.release, "begun")
@@ -151,7 +156,9 @@ class HostLine:
             self._is_there()
             raise
         except Exception as error:
-            if not is_for_good(error):
+            if isinstance(error, SHUT_OUT):
+                self._is_shut_out(error)
+            elif not is_for_good(error):
                 self._is_not_there(error)
             raise
         self._is_there()
@@ -174,6 +181,11 @@ class HostLine:
             self._tell("lost", f"the host does not answer, and is asked again until it does: {said}")
         else:
             _log.debug("worker %s: %s", self.name, describe(error))
+
+    def _is_shut_out(self, error: Exception) -> None:
+        if self.denial is None:
+            self.denial = error
+            self._tell("denied", f"the host says no: {text_of(error)[:SAID_MAX]}")
 
     async def pause(self, wait_s: float) -> None:
         """Wait before the same is said again; `stopping` ends it."""

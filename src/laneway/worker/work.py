@@ -20,7 +20,7 @@ from laneway.external import ExternalTask, ExternalTaskResult, Lease, Progress
 from laneway.records import Effect
 from laneway.worker.host_line import ANSWER_LEAST_S, SAID_MAX, HostLine, Pauses, asked_pause_s, is_for_good
 
-__all__ = ("Does", "End", "Work")
+__all__ = ("FACTS", "Does", "End", "Work")
 
 _log = logging.getLogger("laneway")
 
@@ -31,6 +31,8 @@ NEWS_S = 1.0  # between two signs of life that tell news
 FIRST_NEWS_S = 0.25  # from the begin on: what is done by then needs no sign of life
 ERROR_MAX = 100_000  # characters of what a handler raised
 CUT = " characters more]"
+FACTS = "_facts"
+"""Under this name lines of the log carry what they are about; lines for people say it anyway."""
 CANCELLED = "the handler was cancelled, and not by its worker"
 NOT_BEGUN = "the worker could not reach its host in time, and did not begin"
 
@@ -95,6 +97,12 @@ class Work:
         self._news: Progress | None = None  # which the host has not heard
         self._is_stopped = False  # the work is no longer wanted, by the host or by the worker
         self._is_told = False  # the loop knows that there is news, or will in a moment
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a line of the log is about, for logs that machines read."""
+        named = {name: str(self.task.get(name) or "") for name in ("session_id", "command_type", "workspace_name")}
+        return {"worker": self._line.name, "task_id": self.task_id, **named}
 
     # ---- the way of a task ----
 
@@ -171,13 +179,7 @@ class Work:
             said = _cut(describe(error))
             # Whoever wrote the handler wants to know where; a text that had to be cut would be there in full.
             shown = None if said.endswith(CUT) else error
-            _log.warning(
-                "worker %s: task %s: its handler raised %s",
-                self._line.name,
-                self.task_id,
-                line_of(said),
-                exc_info=shown,
-            )
+            self._say(logging.WARNING, "failed: its handler raised %s", line_of(said), trace=shown)
             return ExternalTaskResult(success=False, error=said)
         try:
             return ExternalTaskResult.of(value)
@@ -291,8 +293,9 @@ class Work:
             failure = ExternalTaskResult(success=False, error=NOT_BEGUN)
             await self._line.try_complete(self.task_id, self.lease.token, failure)
 
-    def _say(self, level: int, words: str, said: str) -> None:
-        _log.log(level, f"worker %s: task %s {words}", self._line.name, self.task_id, said)
+    def _say(self, level: int, words: str, said: str, *, trace: BaseException | None = None) -> None:
+        about = (self._line.name, self.task_id, said)
+        _log.log(level, f"worker %s: task %s {words}", *about, exc_info=trace, extra={FACTS: self.facts})
 
 
 def _cut(said: str) -> str:

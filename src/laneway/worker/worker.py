@@ -23,7 +23,7 @@ from laneway.worker import settings
 from laneway.worker.hands import Hands, Places, below
 from laneway.worker.host_line import STOP_GRACE_S, HostLine, Pauses, is_for_good, takes
 from laneway.worker.settings import Handler, WorkerLimits
-from laneway.worker.work import End, Work
+from laneway.worker.work import FACTS, End, Work
 
 __all__ = ("THREADS", "Worker", "WorkerNews", "WorkerStats")
 
@@ -56,7 +56,8 @@ class WorkerNews:
     """What happens in a worker, for whoever watches it.
 
     `kind` is `ready` (the host has answered for the first time), `lost` and `back` (it does not answer, it does again),
-    `began`, `progress` or `ended` (a task: `text` is then the `End`).
+    `denied` (it says that this worker has no right to ask), `began`, `progress` or `ended` (a task: `text` is then the
+    `End`).
     """
 
     kind: str
@@ -76,6 +77,12 @@ class _Counter:
         self.busy = 0
         self.changed = asyncio.Event()
         self.asking: asyncio.Task[list[Lease]] | None = None
+
+    def ask_again(self) -> None:
+        """Wait no longer for an answer."""
+        self.changed.set()
+        if self.asking is not None:
+            self.asking.cancel()
 
 
 class Worker:
@@ -295,9 +302,7 @@ class Worker:
         if self._line is not None:
             self._line.stopping.set()
         for counter in self._counters:
-            counter.changed.set()
-            if counter.asking is not None:
-                counter.asking.cancel()
+            counter.ask_again()
 
     async def _take_all(self, line: HostLine) -> None:
         """Take tasks at every counter; what ends one of them ends all."""
@@ -324,6 +329,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         is_there = False  # the first question does not wait for a task: its answer says that somebody is there
         while not self._is_stopping:
+            if line.denial is not None:
+                raise line.denial
             counter.changed.clear()
             free = counter.width - counter.busy
             if free <= 0:
@@ -391,7 +398,8 @@ class Worker:
         self._counts[end] += 1
         if work.has_begun:
             said = f"{end.value}: {work.failure}" if work.failure else end.value
-            _log.info("worker %s: task %s is %s", self.name, work.task_id, said)
+            extra = {FACTS: {**work.facts, "outcome": end.value}}
+            _log.info("worker %s: task %s is %s", self.name, work.task_id, said, extra=extra)
             self._tell("ended", end.value, work)
 
     async def _drained(self) -> None:
@@ -424,7 +432,10 @@ class Worker:
             self._tell("ready", "", None)
 
     def _heard(self, kind: str, said: str) -> None:
-        _log.warning("worker %s: %s", self.name, said)
+        _log.warning("worker %s: %s", self.name, said, extra={FACTS: {"worker": self.name}})
+        if kind == "denied":  # a claim that waits would hear of it much later
+            for counter in self._counters:
+                counter.ask_again()
         self._tell(kind, said, None)
 
     def _told(self, work: Work, progress: Progress | None) -> None:
@@ -432,8 +443,8 @@ class Worker:
         if progress is not None:
             self._tell("progress", progress.text, work, progress)
             return
-        command, session = work.task["command_type"], work.task["session_id"]
-        _log.info("worker %s: task %s begins: %s for session %s", self.name, work.task_id, command, session)
+        about = (self.name, work.task_id, work.task["command_type"], work.task["session_id"])
+        _log.info("worker %s: task %s begins: %s for session %s", *about, extra={FACTS: work.facts})
         self._tell("began", "", work)
 
     def _tell(self, kind: str, text: str, work: Work | None, progress: Progress | None = None) -> None:

@@ -462,7 +462,7 @@ async def test_whoever_writes_a_handler_finds_in_the_log_where_it_failed(caplog:
     async with real_bench() as on:
         worker = Worker(on.line, handlers={"bash": burn})
         await outcomes(on, worker, [("bash", {"command": "the GPU is on fire\nand more"})])
-    assert "task t0: its handler raised RuntimeError: the GPU is on fire\n" in caplog.text
+    assert "task t0 failed: its handler raised RuntimeError: the GPU is on fire\n" in caplog.text
     assert "in burn" in caplog.text, "the traceback"
     assert "task t0 is failed: RuntimeError: the GPU is on fire\n" in caplog.text
     assert "begins: bash for session" in caplog.text

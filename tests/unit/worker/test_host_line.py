@@ -213,3 +213,33 @@ async def test_a_transport_that_is_late_at_once_is_not_asked_all_the_time() -> N
             await on.put("t", effect="write", lease_ms=9_000)
             await passing(8_000)
             assert 2 <= on.line.times("heartbeat") <= 3
+
+
+class Revoked(Shaky):
+    """A host that does not know the token any more, but leaves a claim that waits as it is."""
+
+    async def heartbeat(self, *args: Any, **more: Any) -> bool:
+        """No."""
+        raise NotAuthenticatedError("this needs a token that counts")
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_worker_whose_token_counts_no_more_ends_with_what_it_does(
+    concurrency: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    @staged
+    async def run() -> None:
+        async with bench() as on:
+            on.line = Revoked(on.line)
+            worker = on.worker(concurrency=concurrency)
+            running = asyncio.ensure_future(worker.run())
+            await on.put("t", effect="write", lease_ms=3_000)
+            await passing(500)
+            assert on.began == ["t"]
+            await passing(1_000)
+            assert on.cancelled == ["t"]
+            with pytest.raises(NotAuthenticatedError):
+                await running
+
+    run()
+    assert "the host says no: this needs a token that counts" in caplog.text
