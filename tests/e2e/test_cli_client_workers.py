@@ -250,10 +250,23 @@ async def test_who_makes_the_calls_of_a_lane_is_set_and_shown(tmp_path: Path) ->
         await cli.json("lane", "set", "query", "--label", "", "--sticky", "none", "--background-after-ms", "never")
         handler = session.lanes.handler_of("query")
         assert (handler.labels, handler.sticky, handler.background_after_ms) == ((), "", None)
-        assert "open, external" in (await cli.run("lane", "ls")).stdout
-        for odd in ("-1", "soon", "1.5"):
-            refused = await cli.run("lane", "set", "query", f"--background-after-ms={odd}")
-            assert refused.exit_code == 2, odd
+        shown = await cli.run("lane", "ls")
+        assert "open, external" in shown.stdout
+        assert "query: its calls are made elsewhere (external)" in shown.stderr
+        said = (await cli.run("lane", "set", "query", *words)).stdout.splitlines()
+        assert said[1] == (
+            "Its calls are made elsewhere (external), within 1 min; a worker may be silent for 7.0 s; it must have "
+            "gpu, os=linux; those of a session wait 9 ms for the same worker; neighbouring ones go out together; "
+            "what nobody takes in time runs here"
+        )
+        assert "(hybrid)" in (await cli.run("lane", "set", "query", "--mode", "hybrid")).stdout
+        assert "(internal)" in (await cli.run("lane", "set", "query", "--mode", "internal")).stdout
+        assert len((await cli.run("lane", "set", "query", "--concurrency", "3")).stdout.splitlines()) == 1
+        odd = await cli.run("lane", "set", "qerry", "--mode", "external")
+        assert odd.stderr == "laneway: there is no lane 'qerry' (did you mean 'query'?)\n"
+        for text in ("-1", "soon", "1.5"):
+            refused = await cli.run("lane", "set", "query", f"--background-after-ms={text}")
+            assert refused.exit_code == 2, text
 
 
 async def test_the_doctor_asks_the_server_who_takes_the_tasks_of_its_lanes(tmp_path: Path) -> None:

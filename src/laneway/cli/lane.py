@@ -108,7 +108,13 @@ def _show(found: list[dict[str, Any]], *, every: bool, as_json: bool) -> None:
     if as_json:
         print_json({"items": found, "next": None})
     else:
-        print_rows(COLUMNS, lane_rows(found, every=every), empty="There are no lanes.")
+        rows = lane_rows(found, every=every)
+        note = "\n".join(
+            f"{each['name']}: {_by_whom(each)}"  # those of sessions are the same, and many
+            for each in found
+            if each["mode"] in (Handling.EXTERNAL, Handling.HYBRID) and "/" not in each["name"]
+        )
+        print_rows(COLUMNS, rows, empty="There are no lanes.", note=note)
 
 
 def lane_rows(lanes: list[dict[str, Any]], *, every: bool = False) -> list[tuple[Any, ...]]:
@@ -211,3 +217,26 @@ def _change(ctx: typer.Context, lane: str, change: dict[str, Any], reason: str, 
         print_json(found)
     else:
         say(f"Lane {found['name']} {what}: {found['running']} of {found['concurrency']} run, {found['waiting']} wait")
+        if set(change) - {"concurrency", "paused"}:
+            said = _by_whom(found)
+            say(f"{said[0].upper()}{said[1:]}")
+
+
+def _by_whom(lane: dict[str, Any]) -> str:
+    """Who makes the calls of a lane of tools, and what holds for that."""
+    if lane["mode"] == Handling.INTERNAL:
+        return "its calls are made here (internal)"
+    if lane["mode"] == Handling.HYBRID:
+        return "its calls are made here, and whoever watches is told of them (hybrid)"
+    said = [
+        f"its calls are made elsewhere (external), within {age(lane['timeout_ms'])}",
+        f"a worker may be silent for {age(lane['lease_ms'])}",
+        f"it must have {', '.join(lane['labels'])}" if lane["labels"] else "",
+        f"those of a {lane['sticky']} wait {age(lane['sticky_ms'])} for the same worker" if lane["sticky"] else "",
+        "" if lane["ordered"] else "neighbouring ones go out together",
+        ""
+        if lane["background_after_ms"] is None
+        else f"in the background after {age(lane['background_after_ms'])}, if the tool allows it",
+        "what nobody takes in time runs here" if lane["fallback"] else "what nobody takes in time fails",
+    ]
+    return "; ".join(each for each in said if each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, Final, Generic, TypeVar
 
 from fastapi import APIRouter, FastAPI
@@ -518,8 +519,19 @@ class LaneView(View):
     completed: int
     failed: int
     oldest_wait_ms: int
-    mode: str | None = Field(None, description="Who makes its calls; null for a lane that runs no tools.")
+    mode: str | None = Field(
+        None, description="Who makes its calls; null, as all of the following, for a lane that runs no tools."
+    )
+    timeout_ms: int | None = Field(None, description="How long whoever makes them elsewhere may take.")
+    ordered: bool | None = Field(None, description="Whether the calls of one answer go out one after another.")
+    lease_ms: int | None = Field(None, description="How long a worker may be silent.")
+    fallback: bool | None = Field(None, description="Whether a call that nobody has taken in time runs here.")
     labels: list[str] = Field(default_factory=list, description="What a worker must have to be given its tasks.")
+    sticky: str | None = Field(None, description="Whose tasks would like to go to the same worker; empty: nobody's.")
+    sticky_ms: int | None = Field(None, description="How long such a task waits for that worker.")
+    background_after_ms: int | None = Field(
+        None, description="After how long a call goes on in the background, if its tool allows that; null: never."
+    )
 
     @classmethod
     def of(cls, name: str, stats: LaneStats, reason: str = "", handler: LaneHandlerConfig | None = None) -> LaneView:
@@ -536,8 +548,7 @@ class LaneView(View):
             completed=stats.completed,
             failed=stats.failed + stats.timed_out,
             oldest_wait_ms=stats.oldest_wait_ms,
-            mode=None if handler is None else handler.mode,
-            labels=[] if handler is None else list(handler.labels),
+            **({} if handler is None else {**asdict(handler), "labels": list(handler.labels)}),
         )
 
 

@@ -51,7 +51,11 @@ async def test_everything_about_who_makes_the_calls_of_a_lane_can_be_changed(tmp
     async with gateway_stage(tmp_path, text=LANED, store=MemoryStore()) as stage:
         await stage.send("s1", "hello")
         shown = await changed(stage, "query", **HANDLER)
-        assert (shown["mode"], shown["labels"]) == ("external", ["gpu", "os=linux"])
+        in_force = {**HANDLER, "labels": ["gpu", "os=linux"]}
+        assert in_force.items() <= shown.items()
+        listed = {each["name"]: each for each in (await body_of(await stage.client.get("/v1/lanes")))["items"]}
+        assert in_force.items() <= listed["s:s1/query"].items()
+        assert listed["main"]["timeout_ms"] is None
         await stage.send("s2", "hello")
         expected = LaneHandlerConfig(**{**HANDLER, "labels": ("gpu", "os=linux")})
         assert [handler_in(stage, key) for key in ("s1", "s2")] == [expected, expected]
@@ -94,6 +98,13 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path, sai
         assert refusal(answer) == (422, "invalid_request")
         await stage.send("s1", "hello")
         assert handler_in(stage, "s1") == LaneHandlerConfig()
+
+
+async def test_a_lane_that_is_nearly_named_is_guessed(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path, text=LANED, store=MemoryStore()) as stage:
+        for name, hint in (("exekute", "did you mean 'execute'?"), ("zzz", "lanes here: those of GET /v1/lanes")):
+            answer = await stage.client.patch(f"/v1/lanes/{name}", json={"paused": True}, headers=stage.operator())
+            assert (answer.json()["code"], answer.json()["hint"]) == ("unknown_lane", hint)
 
 
 async def test_the_list_of_lanes_says_who_makes_the_calls(tmp_path: Path) -> None:
@@ -236,7 +247,7 @@ async def test_labels_of_a_lane_hold_from_the_next_call_on(tmp_path: Path) -> No
         assert await hall.claim("plain") == []
         (task,) = (await body_of(await stage.client.get("/v1/tasks")))["items"]
         assert task["labels"] == ["gpu"]
-        assert "none of the 1 workers takes such tasks" in task["why"]
+        assert task["why"] == "no worker takes such tasks: plain has no label gpu"
         (lease,) = await hall.claim("strong", labels=["gpu", "os=linux"])
         await finish(stage, lease)
         await ended(stage, sent["message_id"])

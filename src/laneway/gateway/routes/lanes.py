@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, String
 
 from laneway.agent.session import AsyncSession
 from laneway.agent.session_lanes import SessionLanes
+from laneway.config.problems import closest
 from laneway.errors import ConflictError, UnknownLaneError
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf
 from laneway.gateway.routes.sessions import Limit
@@ -112,7 +113,7 @@ async def change(name: str, body: LaneOrder, gateway: GatewayOf, caller: Operato
     """
     caller.check_shared()
     if name not in gateway.lanes.engine.kernel.registry.lanes:
-        raise UnknownLaneError(lane=name, known=("those of GET /v1/lanes",))
+        raise UnknownLaneError(lane=name, suggestion=_near(gateway, name), known=("those of GET /v1/lanes",))
     wanted = body.change
     owner = _session_with(gateway, name)
     if name in SESSION_LANES:
@@ -135,6 +136,12 @@ async def change(name: str, body: LaneOrder, gateway: GatewayOf, caller: Operato
         if wanted.paused is not None:
             (gateway.lanes.pause if wanted.paused else gateway.lanes.resume)(each)
     return _view(gateway, name)
+
+
+def _near(gateway: Gateway, name: str) -> str | None:
+    """The lane that was perhaps meant; lanes of sessions are too many to guess among."""
+    known = [each for each in gateway.lanes.engine.kernel.registry.lanes if "/" not in each]
+    return closest(name, known) or None
 
 
 def _of_workspaces(gateway: Gateway, name: str) -> list[str]:
