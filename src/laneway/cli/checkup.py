@@ -37,7 +37,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "models": ("pydantic_ai",),
     "otel": ("opentelemetry",),
     "telegram": ("aiogram",),
-    "worker": ("anyio", "httpx2", "jsonschema", "typer"),
+    "worker": ("aiohttp", "anyio", "httpx2", "jsonschema", "typer"),
 }
 """The extras and the modules that show whether they are there."""
 

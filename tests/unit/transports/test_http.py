@@ -6,16 +6,22 @@ The server is a function; time is simulated.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
+import ssl
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
+import aiohttp
 import pytest
 import trustme
+import yarl
+from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from laneway.errors import (
     ConfigError,
@@ -30,18 +36,38 @@ from laneway.errors import (
 )
 from laneway.external import ExternalTaskResult
 from laneway.sim.loop import run_sim
-from laneway.transports.http import BODY_MAX, FRAMES_MAX, GATHERED_MAX, HttpTransport
+from laneway.transports.http import BODY_MAX, FRAMES_MAX, GATHERED_MAX, HttpTransport, proxy_for
 from laneway.transports.wire import FRAME_MAX
 from tests.stage import passing
 
 URL = "http://127.0.0.1:8420"
-Answer = Callable[[list[dict[str, Any]]], Awaitable[httpx2.Response]]
+Answer = Callable[[list[dict[str, Any]]], Awaitable["Response"]]
+HOST = ConnectionKey("127.0.0.1", 8420, False, True, None, None, None)
+UNTRUSTED = aiohttp.ClientConnectorCertificateError(HOST, ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] expired"))
+REQUEST = aiohttp.RequestInfo(yarl.URL(URL), "POST", CIMultiDictProxy(CIMultiDict()), yarl.URL(URL))
+
+written = json.dumps
 
 
-def answers_of(frames: list[dict[str, Any]]) -> httpx2.Response:
+class Response:
+    """What a server answers, as far as the transport looks at it."""
+
+    def __init__(
+        self, status: int, *, headers: Mapping[str, str] | None = None, text: str = "", json: Any = None
+    ) -> None:
+        self.status = status
+        self.headers = CIMultiDict(headers or {})
+        self.content = self
+        self._text = text if json is None else written(json)
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        yield self._text.encode()
+
+
+def answers_of(frames: list[dict[str, Any]]) -> Response:
     """Yes to everything."""
     said: dict[str, Any] = {"ok": True, "leases": [], "wanted": True, "accepted": True}
-    return httpx2.Response(200, json={"answers": [{"v": 1, "id": frame["id"], **said} for frame in frames]})
+    return Response(200, json={"answers": [{"v": 1, "id": frame["id"], **said} for frame in frames]})
 
 
 class Server:
@@ -49,19 +75,17 @@ class Server:
 
     def __init__(self) -> None:
         self.requests: list[list[str]] = []  # the ops of each
-        self.headers: list[httpx2.Headers] = []
-        self.timeouts: list[dict[str, float]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.timeouts: list[aiohttp.ClientTimeout] = []
         self.open = 0
         self.peak = 0
         self.takes_s = 0.008
         self.given_up = 0
-        self.refusals: list[httpx2.Response | Exception] = []
+        self.refusals: list[Response | Exception] = []
+        self.answer: Answer | None = None
 
-    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        frames = json.loads(request.content)["frames"]
+    async def __call__(self, frames: list[dict[str, Any]]) -> Response:
         self.requests.append([frame["op"] for frame in frames])
-        self.headers.append(request.headers)
-        self.timeouts.append(request.extensions["timeout"])
         self.open += 1
         self.peak = max(self.peak, self.open)
         try:
@@ -77,7 +101,7 @@ class Server:
             if isinstance(refusal, Exception):
                 raise refusal
             return refusal
-        return answers_of(frames)
+        return answers_of(frames) if self.answer is None else await self.answer(frames)
 
 
 class Wired(HttpTransport):
@@ -87,8 +111,37 @@ class Wired(HttpTransport):
         super().__init__(URL, **{"token": "lw_x_y", **options})
         self.server = server
 
-    def _client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=httpx2.MockTransport(self.server), headers=self._headers)
+    def _client(self) -> Any:
+        return Client(self.server, self._headers)
+
+
+class Client:
+    """What the transport uses of `aiohttp.ClientSession`."""
+
+    def __init__(self, server: Server, headers: Mapping[str, str]) -> None:
+        self._server = server
+        self._headers = headers
+        self.closed = False
+
+    @asynccontextmanager
+    async def post(
+        self,
+        url: str,
+        *,
+        data: bytes | io.BytesIO,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - it is called so there
+        allow_redirects: bool,
+    ) -> AsyncIterator[Response]:
+        if self.closed:
+            raise RuntimeError("Session is closed")
+        assert url == f"{URL}/v1/tasks/frames"
+        assert not allow_redirects
+        self._server.headers.append(self._headers)
+        self._server.timeouts.append(timeout)
+        yield await self._server(json.loads(data if isinstance(data, bytes) else data.read())["frames"])
+
+    async def close(self) -> None:
+        self.closed = True
 
 
 def played(play: Callable[[Server, Wired], Coroutine[Any, Any, None]]) -> Server:
@@ -106,8 +159,8 @@ def played(play: Callable[[Server, Wired], Coroutine[Any, Any, None]]) -> Server
     return server
 
 
-def problem(status: int, code: str, **facts: Any) -> httpx2.Response:
-    return httpx2.Response(status, json={"status": status, "code": code, "detail": "no", "hint": "h", **facts})
+def problem(status: int, code: str, **facts: Any) -> Response:
+    return Response(status, json={"status": status, "code": code, "detail": "no", "hint": "h", **facts})
 
 
 # ---- what goes together ----
@@ -135,16 +188,15 @@ def test_what_is_said_while_a_request_is_on_its_way_gathers_for_the_next() -> No
 
 def test_each_hears_the_answer_to_its_own_frame() -> None:
     async def play(server: Server, transport: Wired) -> None:
-        async def answer(request: httpx2.Request) -> httpx2.Response:
-            frames = json.loads(request.content)["frames"]
+        async def answer(frames: list[dict[str, Any]]) -> Response:
             wanted = [{"v": 1, "id": each["id"], "ok": True, "wanted": each["task_id"] == "t2"} for each in frames]
-            return httpx2.Response(200, json={"answers": wanted})
+            return Response(200, json={"answers": wanted})
 
-        transport.server = answer  # type: ignore[assignment]
+        server.answer = answer
         wanted = await asyncio.gather(*(transport.heartbeat(f"t{number}", "k") for number in range(4)))
         assert wanted == [False, False, True, False]
 
-    assert played(play).requests == []
+    assert played(play).requests == [["heartbeat"] * 4]
 
 
 def test_a_claim_goes_alone_and_holds_up_nothing() -> None:
@@ -165,7 +217,7 @@ def test_a_claim_may_be_silent_for_as_long_as_it_waits_and_others_may_not() -> N
         await transport.claim("w")
         await transport.start("a", "k")
 
-    assert [each["read"] for each in played(play).timeouts] == [50.0, 30.0, 30.0]
+    assert [each.sock_read for each in played(play).timeouts] == [50.0, 30.0, 30.0]
 
 
 def test_a_claim_is_not_waited_for_longer_than_servers_let_it_wait() -> None:
@@ -176,7 +228,7 @@ def test_a_claim_is_not_waited_for_longer_than_servers_let_it_wait() -> None:
     server = Server()
     with pytest.raises(TimeoutError):
         run_sim(play(server, Wired(server)), seed=0)
-    assert [each["read"] for each in server.timeouts] == [90.0]
+    assert [each.sock_read for each in server.timeouts] == [90.0]
 
 
 def test_a_request_has_a_bounded_number_of_frames() -> None:
@@ -201,7 +253,7 @@ def test_a_request_has_a_bounded_size_and_what_is_larger_goes_beside() -> None:
 
 def test_signs_of_life_do_not_wait_behind_an_upload() -> None:
     async def play(server: Server, transport: Wired) -> None:
-        server.takes_s = 60
+        server.takes_s = 20
         large = ExternalTaskResult(result="x" * GATHERED_MAX)
         uploads = [asyncio.ensure_future(transport.complete("t", "k", large)) for _ in range(6)]
         await passing(1000)
@@ -326,32 +378,36 @@ def test_closing_ends_everything_and_whoever_waits_is_told() -> None:
         (problem(409, "lease_lost", state="completed"), LeaseLostError, {"state": "completed"}),
         (problem(421, "wrong_host"), UsageError, {}),
         (problem(413, "too_large", body_max=7), UsageError, {}),
-        (httpx2.Response(413, text="<html>nginx"), UsageError, {}),
+        (Response(413, text="<html>nginx"), UsageError, {}),
         (problem(500, "internal"), TransportUnavailableError, {}),
         (problem(503, "unavailable", retry_after_ms=1_500), TransportUnavailableError, {"retry_after_ms": 1_500}),
         (problem(429, "rate_limited", retry_after_ms=60_000), TransportUnavailableError, {"retry_after_ms": 60_000}),
         (problem(408, "too_slow"), TransportUnavailableError, {}),
-        (httpx2.Response(502, text="<html>nginx", headers={"Retry-After": "7"}), TransportUnavailableError, {
+        (Response(502, text="<html>nginx", headers={"Retry-After": "7"}), TransportUnavailableError, {
             "retry_after_ms": 7_000, "status": 502,
         }),
-        (httpx2.Response(503, headers={"Retry-After": "soon"}), TransportUnavailableError, {}),
-        (httpx2.Response(404, text="<html>no such page"), TransportUnavailableError, {"status": 404}),
-        (httpx2.Response(403, json=["no"]), TransportUnavailableError, {"status": 403}),
-        (httpx2.Response(307, headers={"Location": "http://evil.example/"}), TransportUnavailableError, {}),
-        (httpx2.Response(200, text="<html>welcome"), TransportUnavailableError, {}),
-        (httpx2.Response(200, text="[" * 100_000), TransportUnavailableError, {}),
-        (httpx2.Response(200, json={"answers": []}), TransportUnavailableError, {}),
-        (httpx2.Response(200, json={"answers": [{}, {}]}), TransportUnavailableError, {}),
-        (httpx2.Response(200, json={"answers": ["yes"]}), TransportUnavailableError, {}),
-        (httpx2.Response(200, json={"answers": [{"v": 2}]}), TransportUnavailableError, {}),
-        (httpx2.Response(200, json={"answers": [{"v": 1, "id": 99, "ok": True}]}), TransportUnavailableError, {}),
-        (httpx2.Response(200, json=[]), TransportUnavailableError, {}),
-        (httpx2.ConnectError("refused"), TransportUnavailableError, {}),
-        (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), ConfigError, {"setting": "verify"}),
-        (httpx2.ReadError("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]"), TransportUnavailableError, {}),
-        (httpx2.ReadTimeout("slow"), TransportUnavailableError, {}),
-        (httpx2.RemoteProtocolError("gone"), TransportUnavailableError, {}),
-        (httpx2.ReadError(""), TransportUnavailableError, {}),
+        (Response(503, headers={"Retry-After": "soon"}), TransportUnavailableError, {}),
+        (Response(404, text="<html>no such page"), TransportUnavailableError, {"status": 404}),
+        (Response(403, json=["no"]), TransportUnavailableError, {"status": 403}),
+        (Response(307, headers={"Location": "http://evil.example/"}), TransportUnavailableError, {}),
+        (Response(200, text="<html>welcome"), TransportUnavailableError, {}),
+        (Response(200, text="[" * 100_000), TransportUnavailableError, {}),
+        (Response(200, json={"answers": []}), TransportUnavailableError, {}),
+        (Response(200, json={"answers": [{}, {}]}), TransportUnavailableError, {}),
+        (Response(200, json={"answers": ["yes"]}), TransportUnavailableError, {}),
+        (Response(200, json={"answers": [{"v": 2}]}), TransportUnavailableError, {}),
+        (Response(200, json={"answers": [{"v": 1, "id": 99, "ok": True}]}), TransportUnavailableError, {}),
+        (Response(200, json=[]), TransportUnavailableError, {}),
+        (aiohttp.ClientConnectorError(HOST, OSError(111, "refused")), TransportUnavailableError, {}),
+        (UNTRUSTED, ConfigError, {"setting": "verify"}),
+        (aiohttp.ClientOSError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]"), TransportUnavailableError, {}),
+        (aiohttp.ServerDisconnectedError(), TransportUnavailableError, {}),
+        (aiohttp.SocketTimeoutError("slow"), TransportUnavailableError, {}),
+        (aiohttp.ConnectionTimeoutError("slow"), TransportUnavailableError, {}),
+        (aiohttp.ClientPayloadError("gone"), TransportUnavailableError, {}),
+        (aiohttp.ClientHttpProxyError(REQUEST, (), status=407), TransportUnavailableError, {}),
+        (TimeoutError(), TransportUnavailableError, {}),
+        (OSError(""), TransportUnavailableError, {}),
         (ValueError("a bug"), (TransportUnavailableError, ValueError), {}),
     ],
 )  # fmt: skip
@@ -371,7 +427,7 @@ def test_a_refusal_is_the_error_that_it_means(refusal: Any, error: type[LanewayE
 def test_a_certificate_that_was_good_once_may_be_good_again() -> None:
     async def play(server: Server, transport: Wired) -> None:
         await transport.start("t", "k")
-        server.refusals = [httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired")]
+        server.refusals = [UNTRUSTED]
         with pytest.raises(TransportUnavailableError, match=r"is not trusted here.*--ca FILE"):
             await transport.start("t", "k")
 
@@ -383,12 +439,54 @@ def test_an_address_that_never_answered_may_be_one_with_https(is_known: bool) ->
     async def play(server: Server, transport: Wired) -> None:
         if is_known:
             await transport.start("t", "k")
-        server.refusals = [httpx2.RemoteProtocolError("Server disconnected without sending a response.")]
+        server.refusals = [aiohttp.ServerDisconnectedError() for _ in range(2)]
         with pytest.raises(TransportUnavailableError) as caught:
             await transport.start("t", "k")
         assert ("https" in caught.value.hint) is not is_known
 
-    assert len(played(play).requests) == 1 + is_known
+    assert len(played(play).requests) == 1 + 2 * is_known  # one may have met a connection that had ended
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        aiohttp.ServerDisconnectedError(),
+        aiohttp.ClientOSError(104, "reset"),
+        aiohttp.ClientConnectionResetError("Cannot write to closing transport"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_connection_that_had_ended_meanwhile_costs_one_more_try_and_no_more(stale: Exception) -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        await transport.start("t", "k")
+        for call in (transport.start("t", "k"), transport.claim("w")):
+            server.refusals = [stale]
+            await call
+        server.refusals = [stale, stale]
+        with pytest.raises(TransportUnavailableError, match="broke"):
+            await transport.start("t", "k")
+
+    assert played(play).requests[1:] == [["start"], ["start"], ["claim"], ["claim"], ["start"], ["start"]]
+
+
+def test_a_connection_that_ends_while_a_claim_waits_was_not_stale() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        await transport.claim("w")
+        server.refusals = [aiohttp.ServerDisconnectedError()]
+        with pytest.raises(TransportUnavailableError, match="broke"):
+            await transport.claim("w", wait_ms=20_000)
+
+    assert played(play).requests == [["claim"], ["claim"]]
+
+
+def test_a_line_that_takes_nothing_any_more_is_given_up_and_a_slow_one_is_not() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.takes_s = 100  # for the other side to take it
+        with pytest.raises(TransportUnavailableError, match="in time"):
+            await transport.start("t", "k")
+        await transport.complete("t", "k", ExternalTaskResult(result="x" * 4_000_000))
+
+    assert played(play).given_up == 1
 
 
 def test_a_refusal_of_a_request_is_told_to_each_of_its_frames_as_an_error_of_its_own() -> None:
@@ -405,7 +503,7 @@ def test_an_error_in_one_answer_is_that_frames_alone() -> None:
     async def play(server: Server, transport: Wired) -> None:
         error = {"code": "rate_limited", "message": "slow down", "hint": "", "facts": {"retry_after_ms": 9}}
         both = [{"v": 1, "id": 1, "ok": True}, {"v": 1, "id": 2, "ok": False, "error": error}]
-        server.refusals = [httpx2.Response(200, json={"answers": both})]
+        server.refusals = [Response(200, json={"answers": both})]
         good, bad = await asyncio.gather(transport.start("a", "k"), transport.start("b", "k"), return_exceptions=True)
         assert good is None
         assert isinstance(bad, RateLimitedError)
@@ -429,17 +527,17 @@ def test_a_request_that_comes_too_often_waits_a_moment_and_comes_again() -> None
 
 
 def test_an_answer_without_end_is_cut() -> None:
-    class Endless(httpx2.AsyncByteStream):
+    class Endless(Response):
         sent = 0
 
-        async def __aiter__(self) -> Any:
+        async def iter_any(self) -> AsyncIterator[bytes]:
             while True:
                 self.sent += 1
                 yield b" " * 8_000_000
 
     async def play(server: Server, transport: Wired) -> None:
-        stream = Endless()
-        server.refusals = [httpx2.Response(200, stream=stream)]
+        stream = Endless(200)
+        server.refusals = [stream]
         with pytest.raises(TransportUnavailableError, match="more than"):
             await transport.claim("w")
         assert stream.sent == FRAME_MAX // 8_000_000 + 1
@@ -459,9 +557,9 @@ def test_the_token_and_the_tenant_go_with_every_request() -> None:
         await transport.close()
 
     run_sim(play(), seed=0)
-    assert {each["authorization"] for each in server.headers} == {"Bearer lw_a_b"}
-    assert {each["laneway-tenant"] for each in server.headers} == {"acme"}
-    assert {each["content-type"] for each in server.headers} == {"application/json"}
+    assert {each["Authorization"] for each in server.headers} == {"Bearer lw_a_b"}
+    assert {each["Laneway-Tenant"] for each in server.headers} == {"acme"}
+    assert {each["Content-Type"] for each in server.headers} == {"application/json"}
 
 
 @pytest.mark.parametrize(
@@ -532,6 +630,47 @@ def test_certificates_are_read_from_files(tmp_path: Path) -> None:
         HttpTransport("https://a", verify="nope.pem")
 
 
+@pytest.mark.parametrize(
+    ("url", "environment", "proxy"),
+    [
+        ("http://example.org", {}, None),
+        ("http://example.org", {"http_proxy": "http://p:1"}, "http://p:1"),
+        ("http://example.org", {"https_proxy": "http://p:1"}, None),
+        ("https://example.org", {"https_proxy": "p:1"}, "http://p:1"),
+        ("https://example.org", {"HTTPS_PROXY": "https://u:w@p:1"}, "https://u:w@p:1"),
+        ("https://example.org", {"all_proxy": "http://p:1", "http_proxy": "http://q:1"}, "http://p:1"),
+        ("http://example.org", {"http_proxy": "http://p:1", "no_proxy": "example.org"}, None),
+        ("http://a.example.org", {"http_proxy": "http://p:1", "no_proxy": ".example.org"}, None),
+        ("http://example.org:80", {"http_proxy": "http://p:1", "no_proxy": "example.org:80"}, None),
+        ("http://example.org:80", {"http_proxy": "http://p:1", "no_proxy": "example.org:81"}, "http://p:1"),
+        ("http://[fd00::1]:80", {"http_proxy": "http://p:1", "no_proxy": "fd00::1"}, None),
+        ("http://127.0.0.1", {"http_proxy": "http://p:1"}, None),  # it would look for the server on its own
+        ("http://localhost:8420", {"all_proxy": "http://p:1"}, None),
+    ],
+)
+def test_a_proxy_is_the_one_of_the_environment(
+    url: str, environment: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_proxies(monkeypatch)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(url) == proxy
+
+
+def test_a_proxy_that_does_not_speak_http_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_proxies(monkeypatch)
+    monkeypatch.setenv("all_proxy", "socks5://user:lw_secret@p:1")
+    with pytest.raises(ConfigError, match="socks5") as caught:
+        HttpTransport("http://example.org")
+    assert "lw_secret" not in str(caught.value)
+
+
+def without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 def test_its_name_does_not_tell_the_token() -> None:
     transport = HttpTransport(URL, token="lw_a_secret")
     assert repr(transport) == f"<HttpTransport {URL}>"
@@ -558,8 +697,8 @@ def test_what_others_could_read_is_warned_of(
 
 
 async def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     transport = HttpTransport(URL)
-    with pytest.raises(ConfigError, match="httpx2"):
+    with pytest.raises(ConfigError, match="aiohttp"):
         await transport.start("t", "k")
     await transport.close()
