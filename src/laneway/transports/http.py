@@ -2,7 +2,10 @@
 
 ```python
 transport = HttpTransport("https://laneway.example.org", token="lw_…", verify="ca.pem")
-await Worker(transport).run()
+try:
+    await Worker(transport).run()
+finally:
+    await transport.close()
 ```
 
 Only the worker opens connections, so it may live behind a NAT, and long polls make tasks arrive at once. What it says
