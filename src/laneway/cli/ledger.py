@@ -1,4 +1,4 @@
-"""`laneway ledger`: calls with side effects; what became of one when nobody knows, because its process was killed."""
+"""`laneway ledger`: calls with side effects; what became of one when nobody knows, because its process, or its worker, was killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ls(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")] = 200,
     as_json: JsonOption = False,
 ) -> None:
-    """List the calls of which nobody knows whether they were done: the server died while they ran."""
+    """List the calls of which nobody knows whether they were done: the server, or a worker, died while they ran."""
     with asking(ctx) as server:
         found = server.page("/ledger", limit=limit, session=session or None, state=None if every else UNKNOWN)
     if as_json:
@@ -52,7 +52,7 @@ def ls(
             each["tool"],
             each["state"],
             ago(each["started_ms"], now_ms),
-            dumps(each["arguments"], indent=None),
+            "" if each["arguments"] is None else dumps(each["arguments"], indent=None),
         )
         for each in found["items"]
     ]
