@@ -314,7 +314,10 @@ class HttpTransport(FrameTransport):
         elif isinstance(error, TimeoutError):
             said = f"{self.url} did not answer in time ({type(error).__name__})"
         elif isinstance(error, _library().ClientConnectorError):
-            said, hint = f"no server answers at {self.url}: {said}", "is it running?"
+            why = error.os_error.strerror or text_of(error.os_error)
+            if error.errno and why.startswith("Connect call failed"):  # asyncio says no more than the address
+                why = os.strerror(error.errno)
+            said, hint = f"no server answers at {self.url}: {why}", "is it running?"
         else:
             said = f"the connection to {self.url} broke: {said}"
             if not self._was_there and self.url.startswith("http:"):

@@ -99,6 +99,7 @@ class HostLine:
         self._transport = transport
         self._tell = tell
         self.denial: Exception | None = None  # why the host does not want to hear of it any more
+        self._was_there = False
         self._lost_ms: int | None = None  # when it was first not answered
         self._takes_progress = takes(transport.heartbeat, "progress")
         self._takes_begun = takes(transport.release, "begun")
@@ -170,7 +171,8 @@ class HostLine:
         if self._lost_ms is not None:
             away_s = (self.host.clock.monotonic_ms() - self._lost_ms) / 1000
             self._lost_ms = None
-            self._tell("back", f"the host answers again, after {away_s:.1f} s")
+            self._tell("back", f"the host answers{' again' if self._was_there else ''}, after {away_s:.1f} s")
+        self._was_there = True
 
     def _is_not_there(self, error: Exception) -> None:
         said = text_of(error)[:SAID_MAX]

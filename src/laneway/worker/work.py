@@ -55,6 +55,7 @@ class Work:
         "_beating",
         "_does",
         "_given",
+        "_is_handed_back",
         "_is_stopped",
         "_is_told",
         "_line",
@@ -95,6 +96,7 @@ class Work:
         self._beating: asyncio.Task[None] | None = None  # while one is on its way
         self._beat_s = 0.0  # when the last one was sent
         self._news: Progress | None = None  # which the host has not heard
+        self._is_handed_back = False
         self._is_stopped = False  # the work is no longer wanted, by the host or by the worker
         self._is_told = False  # the loop knows that there is news, or will in a moment
 
@@ -275,6 +277,9 @@ class Work:
 
     async def hand_back(self) -> None:
         """The worker ends: say once what is known."""
+        if self._is_handed_back:
+            return
+        self._is_handed_back = True
         if self._result is not None:
             await self._line.try_complete(self.task_id, self.lease.token, self._result)
         elif self.has_begun:

@@ -434,6 +434,17 @@ def test_a_certificate_that_was_good_once_may_be_good_again() -> None:
     assert len(played(play).requests) == 2
 
 
+def test_a_server_that_is_not_there_is_named_once_and_with_the_reason() -> None:
+    async def play(server: Server, transport: Wired) -> None:
+        server.refusals = [aiohttp.ClientConnectorError(HOST, OSError(111, "Connect call failed ('127.0.0.1', 8420)"))]
+        with pytest.raises(
+            TransportUnavailableError, match=rf"^no server answers at {URL}: Connection refused \(is it"
+        ):
+            await transport.start("t", "k")
+
+    assert len(played(play).requests) == 1
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_an_address_that_never_answered_may_be_one_with_https(is_known: bool) -> None:
     async def play(server: Server, transport: Wired) -> None:

@@ -129,3 +129,4 @@ async def test_a_thread_that_does_not_end_is_given_back_all_the_same(monkeypatch
         await running
         end.set()
         await ended.wait()
+        assert on.line.times("release") == 1, "it is said once"

@@ -243,3 +243,20 @@ def test_a_worker_whose_token_counts_no_more_ends_with_what_it_does(
 
     run()
     assert "the host says no: this needs a token that counts" in caplog.text
+
+
+@staged
+async def test_a_host_that_comes_after_its_worker_does_not_answer_again() -> None:
+    said: list[str] = []
+    async with bench() as on:
+        on.line.deaf = {"claim"}
+        worker = on.worker()
+        worker.watch(lambda news: said.append(news.text) if news.kind == "back" else None)
+        async with worker:
+            for _ in range(2):
+                on.line.deaf = {"claim"}
+                await passing(30_000)
+                on.line.deaf = set()
+                await passing(10_000)
+    assert [each.startswith("the host answers, after") for each in said] == [True, False]
+    assert said[1].startswith("the host answers again, after")
