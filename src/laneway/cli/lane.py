@@ -112,7 +112,7 @@ def _show(found: list[dict[str, Any]], *, every: bool, as_json: bool) -> None:
         note = "\n".join(
             f"{each['name']}: {_by_whom(each)}"  # those of sessions are the same, and many
             for each in found
-            if each["mode"] in (Handling.EXTERNAL, Handling.HYBRID) and "/" not in each["name"]
+            if each["mode"] not in (None, Handling.INTERNAL) and "/" not in each["name"]
         )
         print_rows(COLUMNS, rows, empty="There are no lanes.", note=note)
 
@@ -169,7 +169,11 @@ def set_(
     reason: ReasonOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Change a lane until the server ends; the bare name of a tool lane means that lane of every session."""
+    """Change a lane until the server ends.
+
+    The bare name of a tool lane means that lane of every session, of all workspaces or of the one of --workspace. One
+    session has lanes of its own: lane ls --all shows their names.
+    """
     wanted: dict[str, Any] = {
         "concurrency": concurrency,
         "mode": mode,
@@ -228,6 +232,8 @@ def _by_whom(lane: dict[str, Any]) -> str:
         return "its calls are made here (internal)"
     if lane["mode"] == Handling.HYBRID:
         return "its calls are made here, and whoever watches is told of them (hybrid)"
+    if lane["mode"] != Handling.EXTERNAL:
+        return "who makes its calls differs from workspace to workspace: name one with --workspace"
     said = [
         f"its calls are made elsewhere (external), within {age(lane['timeout_ms'])}",
         f"a worker may be silent for {age(lane['lease_ms'])}",

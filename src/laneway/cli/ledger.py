@@ -1,4 +1,4 @@
-"""`laneway ledger`: calls with side effects; what became of one when nobody knows, because its process, or its worker, was killed."""
+"""`laneway ledger`: calls with side effects; what became of one when nobody knows, because somebody was killed."""
 
 from __future__ import annotations
 

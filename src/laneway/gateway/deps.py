@@ -20,6 +20,7 @@ __all__ = (
     "AdminOf",
     "CallerOf",
     "GatewayOf",
+    "NamedWorkspaceOf",
     "OperatorOf",
     "WorkspaceOf",
     "WorkspacesOf",
@@ -33,6 +34,7 @@ __all__ = (
 ALL: Final = "*"
 WHICH: Final = "Which workspace; else the default."
 THE_SAME: Final = "The same, in the address."
+WHICH_ONLY: Final = "Only this workspace; else all of them."
 WHICH_OR_ALL: Final = "Which workspace; `*` for all of them; else the default."
 WORKSPACE_PARAMETERS: Final = (
     {"name": "Laneway-Workspace", "in": "header", "schema": {"type": "string"}, "description": WHICH},
@@ -109,6 +111,15 @@ async def workspace_of(
     return _workspace(gateway_of(request), named, workspace)
 
 
+async def named_workspace_of(
+    request: Request,
+    named: Annotated[str, Header(alias="Laneway-Workspace", description=WHICH_ONLY)] = "",
+    workspace: Annotated[str, Query(description=THE_SAME)] = "",
+) -> Workspace | None:
+    """The one workspace that is meant; None: all of them."""
+    return _workspace(gateway_of(request), named, workspace) if named or workspace else None
+
+
 async def workspaces_of(
     request: Request,
     named: Annotated[str, Header(alias="Laneway-Workspace", description=WHICH_OR_ALL)] = "",
@@ -143,4 +154,5 @@ CallerOf = Annotated[Caller, Depends(needs(Scope.CHAT))]
 OperatorOf = Annotated[Caller, Depends(needs(Scope.OPERATE))]
 AdminOf = Annotated[Caller, Depends(needs(Scope.ADMIN))]
 WorkspaceOf = Annotated[Workspace, Depends(workspace_of)]
+NamedWorkspaceOf = Annotated[Workspace | None, Depends(named_workspace_of)]
 WorkspacesOf = Annotated[list[Workspace], Depends(workspaces_of)]

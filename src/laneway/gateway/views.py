@@ -505,6 +505,9 @@ def _read(arguments: str | None) -> Any:
         return arguments  # what a model has said may be no JSON
 
 
+MIXED: Final = "mixed"
+
+
 class LaneView(View):
     """A lane at this moment."""
 
@@ -520,7 +523,9 @@ class LaneView(View):
     failed: int
     oldest_wait_ms: int
     mode: str | None = Field(
-        None, description="Who makes its calls; null, as all of the following, for a lane that runs no tools."
+        None,
+        description="Who makes its calls; null, as all of the following, for a lane that runs no tools. `mixed`: it "
+        "differs from workspace to workspace, so name one.",
     )
     timeout_ms: int | None = Field(None, description="How long whoever makes them elsewhere may take.")
     ordered: bool | None = Field(None, description="Whether the calls of one answer go out one after another.")
@@ -534,8 +539,13 @@ class LaneView(View):
     )
 
     @classmethod
-    def of(cls, name: str, stats: LaneStats, reason: str = "", handler: LaneHandlerConfig | None = None) -> LaneView:
-        """A lane and its numbers; `handler` is who makes its calls, if it has tools."""
+    def of(cls, name: str, stats: LaneStats, reason: str = "", handlers: Sequence[LaneHandlerConfig] = ()) -> LaneView:
+        """A lane and its numbers; `handlers` say who makes its calls, if it has tools, in each workspace."""
+        shown: dict[str, Any] = {}
+        if handlers and all(each == handlers[0] for each in handlers):
+            shown = {**asdict(handlers[0]), "labels": list(handlers[0].labels)}
+        elif handlers:
+            shown = {"mode": MIXED}
         return cls(
             name=name,
             concurrency=stats.max_concurrent,
@@ -548,7 +558,7 @@ class LaneView(View):
             completed=stats.completed,
             failed=stats.failed + stats.timed_out,
             oldest_wait_ms=stats.oldest_wait_ms,
-            **({} if handler is None else {**asdict(handler), "labels": list(handler.labels)}),
+            **shown,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -13,7 +14,7 @@ from laneway.gateway.tool_lanes import NEVER, LaneChange
 from laneway.models import call, say
 from laneway.options import LaneHandlerConfig
 from laneway.stores.memory import MemoryStore
-from tests.gateway_stage import GatewayStage, gateway_stage
+from tests.gateway_stage import GatewayStage, gateway_stage, spec_of
 from tests.routes_stage import EXTERNAL, LANED, body_of, ended, post, refusal, until
 
 HANDLER: dict[str, Any] = {
@@ -98,6 +99,60 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path, sai
         assert refusal(answer) == (422, "invalid_request")
         await stage.send("s1", "hello")
         assert handler_in(stage, "s1") == LaneHandlerConfig()
+
+
+async def test_a_change_for_one_workspace_leaves_the_others_alone(tmp_path: Path) -> None:
+    specs = []
+    for name, text in (("shop", EXTERNAL), ("lab", f"{EXTERNAL}lanes: {{main: 3}}\n")):
+        (tmp_path / name).mkdir()
+        specs.append(spec_of(tmp_path / name, name=name, text=text))
+    async with gateway_stage(tmp_path, specs=specs, store=MemoryStore()) as stage:
+        places = stage.gateway.workspaces
+        for name, place in places.items():
+            sent = await stage.client.post(f"/v1/sessions/s1/messages?workspace={name}", json={"text": "hello"})
+            await place.inbox.wait(sent.json()["message_id"])
+
+        async def modes(lane: str, **params: str) -> str | None:
+            items = (await body_of(await stage.client.get("/v1/lanes", params=params)))["items"]
+            (found,) = [each["mode"] for each in items if each["name"] == lane]
+            return str(found)
+
+        def handlers() -> list[str]:
+            sessions = [place.live_session("default", "s1") for place in places.values()]
+            return [each.lanes.handler_of("query").mode for each in sessions if each is not None and each.lanes]
+
+        shown = await changed(stage, "query?workspace=shop", mode="internal", concurrency=7)
+        assert (shown["mode"], shown["concurrency"]) == ("internal", 7)
+        assert handlers() == ["internal", "external"]
+        assert [await modes("query", workspace=name) for name in places] == ["internal", "external"]
+        assert await modes("query") == "mixed"
+        entry = (await stage.gateway.audit.entries("default"))[-1]
+        assert entry.facts["workspace"] == "shop"
+
+        listed = await body_of(await stage.client.get("/v1/lanes", params={"workspace": "lab"}))
+        names = [each["name"] for each in listed["items"]]
+        assert [name for name in names if name.startswith("s:")] == []  # those of the default workspace
+        (own,) = [name for name in names if name.endswith("/query")]
+        for lane, status in (
+            (f"{own}?workspace=lab", 200),
+            (f"{own}?workspace=shop", 409),
+            ("main?workspace=shop", 200),
+            ("shop/main?workspace=shop", 200),
+            ("shop/main?workspace=lab", 409),
+        ):
+            answer = await stage.client.patch(
+                f"/v1/lanes/{quote(lane, safe='/?=')}", json={"concurrency": 2}, headers=stage.operator()
+            )
+            assert answer.status_code == status, answer.text
+        lanes = (await body_of(await stage.client.get("/v1/lanes")))["items"]
+        assert {each["name"]: each["concurrency"] for each in lanes if each["name"].endswith("/main")} == {
+            "shop/main": 2,
+            "lab/main": 3,
+        }
+
+        await changed(stage, "query", mode="hybrid")
+        assert handlers() == ["hybrid", "hybrid"]
+        assert await modes("query") == "hybrid"
 
 
 async def test_a_lane_that_is_nearly_named_is_guessed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from fastapi import Query
@@ -12,11 +12,12 @@ from laneway.agent.session import AsyncSession
 from laneway.agent.session_lanes import SessionLanes
 from laneway.config.problems import closest
 from laneway.errors import ConflictError, UnknownLaneError
-from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf
+from laneway.gateway.deps import CallerOf, GatewayOf, NamedWorkspaceOf, OperatorOf
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.service import Gateway
 from laneway.gateway.tool_lanes import NEVER, LaneChange, apply_to
 from laneway.gateway.views import LaneView, Page, page_of, router_of
+from laneway.gateway.workspaces import Workspace
 from laneway.kernel.explain import lane_stats
 from laneway.options import SESSION_LANES, LaneHandlerConfig
 from laneway.records import DURATION_MAX_MS, LABEL_MAX, LABELS_MAX, check_labels
@@ -94,48 +95,75 @@ class LaneOrder(BaseModel):
 async def ls(
     gateway: GatewayOf,
     caller: CallerOf,
+    workspace: NamedWorkspaceOf,
     after: Annotated[str, Query(max_length=1_000)] = "",
     limit: Limit = 200,
 ) -> Page[LaneView]:
-    """Lanes by their names. Those of the tools of a session are `<session>/<lane>`."""
+    """Lanes by their names. Those of the tools of a session are `<session>/<lane>`.
+
+    With a workspace: the lanes that all share, those of its own, and those of its sessions that are open.
+    """
     caller.check_shared()
+    places = _places(gateway, workspace)
+    open_lanes = _open_lanes(places)
+    scopes = None if workspace is None else {"", workspace.name, *open_lanes}
     known = gateway.lanes.engine.kernel.registry.lanes
-    names = sorted(name for name in known if name > after)[:limit]
-    open_lanes = _open_lanes(gateway)
-    return page_of([_view(gateway, name, open_lanes) for name in names], names, limit)
+    own = (name for name in known if name > after and (scopes is None or name.rpartition("/")[0] in scopes))
+    names = sorted(own)[:limit]
+    return page_of([_view(gateway, name, places, open_lanes) for name in names], names, limit)
 
 
 @router.patch("/lanes/{name:path}", summary="Change a lane")
-async def change(name: str, body: LaneOrder, gateway: GatewayOf, caller: OperatorOf) -> LaneView:
+async def change(
+    name: str, body: LaneOrder, gateway: GatewayOf, caller: OperatorOf, workspace: NamedWorkspaceOf
+) -> LaneView:
     """Change a lane until the server ends. The bare name of a tool lane means that lane of every session.
 
-    The bare name of a lane for turns (`main`, `subagent`, `cron`) means that lane of every workspace.
+    The bare name of a lane for turns (`main`, `subagent`, `cron`) means that lane of every workspace. With a workspace
+    both mean those of this workspace only.
     """
     caller.check_shared()
     if name not in gateway.lanes.engine.kernel.registry.lanes:
         raise UnknownLaneError(lane=name, suggestion=_near(gateway, name), known=("those of GET /v1/lanes",))
-    wanted = body.change
-    owner = _session_with(gateway, name)
+    wanted, places = body.change, _places(gateway, workspace)
+    owner = _session_with(places, name)
     if name in SESSION_LANES:
-        _check_queues(gateway, name)
+        _check_queues(places, name)
+    elif workspace is not None and owner is None and not _of_workspaces(gateway, places, name):
+        raise ConflictError(
+            f"workspace {workspace.name!r} has no lane {name!r} of its own", hint="leave the workspace out", lane=name
+        )
     elif wanted.handler and owner is None:
         raise ConflictError(
             f"lane {name!r} runs no tools: it has no mode", hint="concurrency and paused can be changed", lane=name
         )
     facts = body.model_dump(exclude={"reason"}, exclude_unset=True)
-    await gateway.audit.record(caller, "lane.change", name, reason=body.reason, **facts)
+    where = {} if workspace is None else {"workspace": workspace.name}
+    await gateway.audit.record(caller, "lane.change", name, reason=body.reason, **facts, **where)
     if owner is not None:
         await apply_to(owner, name.rpartition("/")[2], wanted)
-        return _view(gateway, name)
+        return _view(gateway, name, places)
     if name in SESSION_LANES:
-        for workspace in gateway.workspaces.values():
-            await workspace.tool_lanes.change(name, wanted, workspace.live_sessions())
-    for each in (name, *_of_workspaces(gateway, name)):
+        for each in places:
+            await each.tool_lanes.change(name, wanted, each.live_sessions())
+    shared = () if workspace is not None else (name,)
+    own = _of_workspaces(gateway, places, name)
+    for each in dict.fromkeys((*shared, *own)):
         if wanted.concurrency is not None:
             gateway.lanes.resize(each, wanted.concurrency)
         if wanted.paused is not None:
             (gateway.lanes.pause if wanted.paused else gateway.lanes.resume)(each)
-    return _view(gateway, name)
+    if workspace is None:
+        return _view(gateway, name, places)
+    if name not in SESSION_LANES:
+        return _view(gateway, own[0], places)
+    new = {key: value for key in ("concurrency", "paused") if (value := getattr(wanted, key)) is not None}
+    return _view(gateway, name, places).model_copy(update=new)  # the lane that all share is as it was
+
+
+def _places(gateway: Gateway, workspace: Workspace | None) -> list[Workspace]:
+    """The workspaces that are meant."""
+    return list(gateway.workspaces.values()) if workspace is None else [workspace]
 
 
 def _near(gateway: Gateway, name: str) -> str | None:
@@ -144,24 +172,25 @@ def _near(gateway: Gateway, name: str) -> str | None:
     return closest(name, known) or None
 
 
-def _of_workspaces(gateway: Gateway, name: str) -> list[str]:
+def _of_workspaces(gateway: Gateway, places: Sequence[Workspace], name: str) -> list[str]:
     """The lanes of that name that workspaces have for themselves."""
     known = gateway.lanes.engine.kernel.registry.lanes
-    return [each for each in (f"{workspace}/{name}" for workspace in gateway.workspaces) if each in known]
+    named = (name if name.startswith(f"{each.name}/") else f"{each.name}/{name}" for each in places)
+    return [each for each in named if each in known]
 
 
-def _session_with(gateway: Gateway, name: str) -> AsyncSession | None:
+def _session_with(places: Sequence[Workspace], name: str) -> AsyncSession | None:
     """The open session that a lane for tools belongs to."""
     scope, _, lane = name.rpartition("/")
     if lane not in SESSION_LANES or not scope:
         return None
-    sessions = (each for workspace in gateway.workspaces.values() for each in workspace.host.sessions.values())
+    sessions = (each for workspace in places for each in workspace.host.sessions.values())
     return next((each for each in sessions if each.lanes is not None and each.lanes.scope == scope), None)
 
 
-def _check_queues(gateway: Gateway, name: str) -> None:
+def _check_queues(places: Sequence[Workspace], name: str) -> None:
     """Refuse to change what no session has."""
-    if all(workspace.agent.options.queue_config is None for workspace in gateway.workspaces.values()):
+    if all(workspace.agent.options.queue_config is None for workspace in places):
         raise ConflictError(
             f"no session has a lane {name!r}: the agents here run their tools without lanes",
             hint="give them a queue in their configuration: queue { query_max_concurrency = 4 }, for one",
@@ -169,26 +198,29 @@ def _check_queues(gateway: Gateway, name: str) -> None:
         )
 
 
-def _open_lanes(gateway: Gateway) -> dict[str, SessionLanes]:
+def _open_lanes(places: Sequence[Workspace]) -> dict[str, SessionLanes]:
     """The lanes of tools of the sessions that are open, by what their names begin with."""
-    sessions = (each for workspace in gateway.workspaces.values() for each in workspace.host.sessions.values())
+    sessions = (each for workspace in places for each in workspace.host.sessions.values())
     return {each.lanes.scope: each.lanes for each in sessions if each.lanes is not None}
 
 
-def _handler(gateway: Gateway, name: str, open_lanes: Mapping[str, SessionLanes]) -> LaneHandlerConfig | None:
-    """Who makes the calls of a lane: of one session, or of those of the default workspace that will be opened."""
+def _handlers(
+    places: Sequence[Workspace], name: str, open_lanes: Mapping[str, SessionLanes]
+) -> list[LaneHandlerConfig]:
+    """Who makes the calls of a lane: of one session, or of those of workspaces that will be opened. None: nobody."""
     scope, _, lane = name.rpartition("/")
     if lane not in SESSION_LANES:
-        return None
-    if not scope:
-        default = gateway.default
-        return default.tool_lanes.handler_of(lane, default.agent.options.queue_config)
-    found = open_lanes.get(scope)
-    return None if found is None else found.handler_of(lane)
+        return []
+    if scope:
+        found = open_lanes.get(scope)
+        return [] if found is None else [found.handler_of(lane)]
+    return [each.tool_lanes.handler_of(lane, each.agent.options.queue_config) for each in places]
 
 
-def _view(gateway: Gateway, name: str, open_lanes: Mapping[str, SessionLanes] | None = None) -> LaneView:
+def _view(
+    gateway: Gateway, name: str, places: Sequence[Workspace], open_lanes: Mapping[str, SessionLanes] | None = None
+) -> LaneView:
     engine = gateway.lanes.engine
     lane = engine.kernel.registry.lanes[name]
-    handler = _handler(gateway, name, _open_lanes(gateway) if open_lanes is None else open_lanes)
-    return LaneView.of(name, lane_stats(lane, now=engine.now()), lane.closed_reason, handler)
+    handlers = _handlers(places, name, _open_lanes(places) if open_lanes is None else open_lanes)
+    return LaneView.of(name, lane_stats(lane, now=engine.now()), lane.closed_reason, handlers)
