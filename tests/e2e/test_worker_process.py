@@ -8,12 +8,14 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from laneway.cli.worker_run import ONE_SIGNAL_S
 from tests.server_process import LANEWAY, ServerProcess, environment, server_process, until
 
 pytestmark = pytest.mark.slow
@@ -103,6 +105,7 @@ def test_a_worker_that_gets_no_time_gives_back_at_once(scene: Scene) -> None:
         until(lambda: scene.has("began"))
         worker.process.send_signal(signal.SIGINT)
         until(lambda: any("has 30000 ms to end" in line for line in worker.errors), "a word of the first signal")
+        time.sleep(2 * ONE_SIGNAL_S)
         assert worker.process.poll() is None
         assert worker.stop(signal.SIGINT) == 0
         assert "unknown" in answer(server, "one").lower(), "a write that had begun is never done twice"

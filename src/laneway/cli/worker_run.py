@@ -27,6 +27,7 @@ __all__ = ("Choice", "Limits", "Reach", "made_worker", "run_worker")
 _log = logging.getLogger("laneway")
 
 PATIENCE_S = 1.0
+ONE_SIGNAL_S = 0.5  # whoever starts processes for others may pass one signal on twice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +122,15 @@ def _with_facts(record: logging.LogRecord) -> bool:
 async def _until_a_signal(worker: Worker, transport: HttpTransport, drain_ms: int) -> None:
     loop = asyncio.get_running_loop()
     stops: list[asyncio.Task[None]] = []
+    begun_at = 0.0
 
     def stop() -> None:
+        nonlocal begun_at
         is_first = not stops
+        if not is_first and loop.time() - begun_at < ONE_SIGNAL_S:
+            return
         if is_first:
+            begun_at = loop.time()
             said = "worker %s stops: what runs (%s) has %s ms to end; another signal stops it at once"
             _log.warning(said, worker.name, worker.stats.running, drain_ms)
         elif len(stops) == 1:
