@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import json
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -36,6 +36,7 @@ from laneway.worker.work import Does
 __all__ = ("Hands", "Places", "below")
 
 PATHS: Final = ("path", "working_dir")
+SHELL: Final = "bash"
 LINE_MAX: Final = 200
 OUTPUT_MAX: Final = 30_000
 
@@ -106,6 +107,14 @@ class Hands:
     def names(self) -> tuple[str, ...]:
         """What it can do."""
         return tuple(dict.fromkeys((*self.handlers, *self.toolbox)))
+
+    def runs_commands(self, asked: Sequence[str]) -> bool:
+        """Whether there are commands of a shell among what is asked for, which read what the worker can read."""
+        return SHELL in asked and SHELL in self.toolbox and SHELL not in self.handlers
+
+    def in_reach(self) -> list[str]:
+        """What is hidden, and lies in a folder that commands work in."""
+        return [each for each in self.hidden if any(below(place, each) is not None for place in self.places.all)]
 
     def doing(self, command: object) -> Does | None:
         """What does a command; None if nothing does."""

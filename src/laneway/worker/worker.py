@@ -20,7 +20,7 @@ from laneway.records import DURATION_MAX_MS, check_labels, check_whole
 from laneway.system import HostEnv
 from laneway.tools.sandbox import Sandbox
 from laneway.worker import settings
-from laneway.worker.hands import Hands, Places, below
+from laneway.worker.hands import Hands, Places
 from laneway.worker.host_line import STOP_GRACE_S, HostLine, Pauses, is_for_good, takes
 from laneway.worker.settings import Handler, WorkerLimits
 from laneway.worker.work import FACTS, End, Work
@@ -257,6 +257,10 @@ class Worker:
         if self._hands.sandbox is not None and self._hands.handlers:
             said = "worker %s: the sandbox confines commands of tools; these handlers run as they are: %s"
             _log.warning(said, self.name, ", ".join(self._hands.handlers))
+        if self._hands.sandbox is None and self._hands.runs_commands(self._asks_for["commands"]):
+            for path in self._hands.in_reach():
+                said = "worker %s: its commands can read %s in its workspace: keep it elsewhere, or use the sandbox"
+                _log.warning(said, self.name, path)
         try:
             await self._take_all(self._line)
             await self._drained()
@@ -468,10 +472,6 @@ def _hands(given: Mapping[str, Any]) -> Hands:
     hidden = settings.checked_hidden(given["hidden"])
     sandbox = settings.checked_sandbox(given["sandbox"], places.all, hidden)
     toolbox = settings.checked_toolbox(given["tools"], given["handlers"], sandbox)
-    open_to_all = [each for each in hidden for place in places.all if below(place, each) is not None]
-    if open_to_all and sandbox is None and "bash" in toolbox:
-        said = "commands of a worker can read %s in its workspace: keep it elsewhere, or use the sandbox"
-        _log.warning(said, ", ".join(dict.fromkeys(open_to_all)))
     return Hands(
         handlers=handlers,
         toolbox=toolbox,

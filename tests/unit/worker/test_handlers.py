@@ -445,7 +445,25 @@ async def test_tools_for_files_do_not_see_what_is_hidden(tmp_path: Path, caplog:
     assert "secret" not in str(done)
     assert "a.txt" in done[5].to_output().text
     assert (keys / "w.token").read_text() == "lw_secret"
-    assert "can read" in caplog.text, "commands are another matter, and that is said"
+    assert f"its commands can read {keys / 'w.token'} in its workspace" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"commands": ["read"]}, {"handlers": {"bash": print}}, {"workspace": "/usr"}],
+    ids=["tools", "own", "far"],
+)
+async def test_nobody_is_warned_of_commands_that_cannot_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    async with real_bench() as on:
+        worker = Worker(on.line, **{"workspace": tmp_path, "hidden": [tmp_path / "w.token"], **options})
+        running = asyncio.ensure_future(worker.run())
+        await asyncio.sleep(0)
+        await worker.stop()
+        await running
+    assert worker.stats.claimed == 0
+    assert "can read" not in caplog.text
 
 
 @pytest.mark.parametrize("hidden", ["keys", [7]])
