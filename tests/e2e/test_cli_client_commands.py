@@ -429,6 +429,9 @@ async def test_a_call_that_was_cut_off_is_shown_and_settled(tmp_path: Path) -> N
         assert "is settled: it arrived" in (await cli.run("ledger", "settle", entry, "--reason", "it arrived")).stdout
         assert (await cli.json("ledger", "ls"))["items"] == []
         assert [each["state"] for each in (await cli.json("ledger", "ls", "--all"))["items"]] == ["settled"]
+        every = (await cli.run("ledger", "ls", "--all")).stdout
+        assert "it arrived" in every
+        assert "null" not in every
         assert "cut off" not in (await cli.run("status")).stdout
 
 

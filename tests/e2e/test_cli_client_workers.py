@@ -12,7 +12,7 @@ import pytest
 
 from laneway.cli.task import ID_LENGTH
 from laneway.errors import LeaseLostError
-from laneway.external import Progress
+from laneway.external import ExternalTaskResult, Progress
 from laneway.models import ScriptedModel, call, say
 from laneway.runtime.task_hall import Guest
 from tests.cli_stage import CliStage, cli_stage
@@ -183,6 +183,20 @@ async def test_an_operator_completes_a_task_in_the_place_of_a_worker(tmp_path: P
         (stored,) = (await cli.json("task", "ls", "--state", "completed", "--store", cli.store))["items"]
         assert stored == listed
         assert (await cli.json("task", "show", task, "--store", cli.store))["result"] == "found by hand"
+
+
+async def test_a_run_that_has_ended_still_says_who_made_its_calls_and_what_became_of_them(tmp_path: Path) -> None:
+    async with waiting(tmp_path) as (cli, task, message):
+        hall = cli.server.gateway.hall
+        (lease,) = await hall.claim("w1")
+        await hall.start(task, lease.token)
+        await hall.complete(task, lease.token, ExternalTaskResult(success=False, error="no disk"))
+        await ended(cli.server, message)
+        run_id = lease.task["run_id"]
+        line = f"  {task}  read by w1, failed: no disk"
+        for words in ((), ("--store", cli.store)):
+            said = (await cli.run("run", "explain", run_id, *words)).stdout.splitlines()
+            assert said[1:3] == ["Calls that somebody else made:", line], words
 
 
 async def test_an_operator_says_that_a_task_did_not_work(tmp_path: Path) -> None:

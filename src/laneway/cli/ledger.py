@@ -53,11 +53,12 @@ def ls(
             each["state"],
             ago(each["started_ms"], now_ms),
             "" if each["arguments"] is None else dumps(each["arguments"], indent=None),
+            each["reason"],
         )
         for each in found["items"]
     ]
     empty = "The ledger is empty." if every else "Of every call it is known what became of it."
-    print_rows(("call", "tool", "state", "began", "*arguments"), rows, empty=empty)
+    print_rows(("call", "tool", "state", "began", "*arguments", "*because"), rows, empty=empty)
 
 
 @ledger_app.command("settle", cls=Asking)

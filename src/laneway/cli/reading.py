@@ -35,6 +35,7 @@ __all__ = ("StoreReader",)
 
 OURS: Final = "laneway."  # workspaces of the gateway itself: tokens, what operators did
 PAGE: Final = 1_000
+TASKS_MAX: Final = 20_000  # of a session, for those of one run
 SUBAGENT: Final = "~"
 
 
@@ -263,11 +264,16 @@ class StoreReader:
 
     def run_story(self, run_id: str) -> dict[str, Any]:
         """Everything that has happened to a run."""
+        from laneway.gateway.task_facts import task_lines
+
         row = self._turn(run_id)
         events = self._rows.events(Owner(row.tenant, row.workspace, row.session), turn_id=run_id)
         run = _run(row)
         reason = f": {run['reason']}" if run["reason"] else ""
         text = f"Run {run_id} is {run['state']}{reason}."
+        rows = self._rows.states(Owner(row.tenant, row.workspace, row.session), TASK, limit=TASKS_MAX)
+        elsewhere = task_lines([entry for entry in map(decode_task, rows) if entry.run_id == run_id])
+        text = f"{text}\n{elsewhere}" if elsewhere else text
         return {"run": run, "steps": [_step(each) for each in events], "text": text}
 
     # ---- what else there is ----

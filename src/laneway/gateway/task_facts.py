@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from laneway.dialogue import compact_json
@@ -10,9 +11,10 @@ from laneway.external import TaskState
 from laneway.gateway.lookup import in_family
 from laneway.kernel.task_entries import HELD, TaskEntry
 
-__all__ = ("RESULT_MAX", "TaskQuery", "result_facts", "task_facts")
+__all__ = ("RESULT_MAX", "TaskQuery", "result_facts", "task_facts", "task_lines")
 
 RESULT_MAX: Final = 20_000
+LINES_MAX: Final = 50
 
 
 def task_facts(entry: TaskEntry, now: int, why: str = "") -> dict[str, Any]:
@@ -55,6 +57,19 @@ def result_facts(entry: TaskEntry) -> dict[str, Any]:
     if error is not None and len(error) > RESULT_MAX:
         error, is_cut = error[:RESULT_MAX], True
     return {"result": result, "error": error, "result_cut": is_cut}
+
+
+def task_lines(entries: Sequence[TaskEntry]) -> str:
+    """What became of the calls of a run that somebody else made, for people: a line for each, oldest first."""
+    lines = []
+    for entry in entries[:LINES_MAX]:
+        by = f" by {entry.worker}" if entry.worker else ""
+        again = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
+        why = f": {entry.reason}" if entry.reason and entry.state is not TaskState.COMPLETED else ""
+        lines.append(f"  {entry.task_id}  {entry.command_type}{by}{again}, {entry.state.value}{why}")
+    if len(entries) > LINES_MAX:
+        lines.append(f"  and {len(entries) - LINES_MAX} more")
+    return "\n".join(["Calls that somebody else made:", *lines]) if lines else ""
 
 
 class TaskQuery(NamedTuple):

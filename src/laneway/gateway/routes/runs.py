@@ -13,16 +13,21 @@ from laneway.errors import ConflictError, LanewayError
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.lookup import current_turn, find_session, run_now
 from laneway.gateway.routes.sessions import Limit
+from laneway.gateway.task_facts import task_lines
 from laneway.gateway.views import Page, Reason, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import stories
 from laneway.kernel.rounds import RoundState
+from laneway.kernel.task_entries import TASK, TaskEntry, decode_task
 from laneway.mail import TurnState
 from laneway.rows import Owner, StateRow
 
 __all__ = ("router",)
 
 router = router_of("runs")
+
+SCANNED_MAX = 20_000  # tasks of a session that are looked through for those of a run
+SCAN = 1_000
 
 
 class RunDetails(RunView):
@@ -125,8 +130,24 @@ async def explain(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunStory
     events = await workspace.inbox.engine.store.history.events(_owner(row), turn_id=run_id)
     run = RunView.of(row, _state_now(workspace, row))
     text = run_now(workspace, _owner(row), run_id)
-    text = text or f"Run {run_id} is {run.state}{f': {run.reason}' if run.reason else ''}."
+    if not text:
+        text = f"Run {run_id} is {run.state}{f': {run.reason}' if run.reason else ''}."
+        elsewhere = task_lines(await _tasks_of(workspace, row))
+        text = f"{text}\n{elsewhere}" if elsewhere else text
     return RunStory(run=run, steps=[StepView.of(stories.step_of(event)) for event in events], text=text)
+
+
+async def _tasks_of(workspace: Workspace, run: StateRow) -> list[TaskEntry]:
+    """The external tasks of a run, among those that its session has had."""
+    found, seq = list[TaskEntry](), 0
+    for _ in range(0, SCANNED_MAX, SCAN):
+        rows = await workspace.inbox.engine.store.history.states(_owner(run), TASK, after_seq=seq, limit=SCAN)
+        entries = (decode_task(row) for row in rows)
+        found += (entry for entry in entries if entry.run_id == run.id)
+        if len(rows) < SCAN:
+            break
+        seq = rows[-1].seq
+    return found
 
 
 def _owner(row: StateRow) -> Owner:
