@@ -205,8 +205,8 @@ class BackgroundCall(Child):
                 self.stop(self._asked.result())
                 await asyncio.wait((self._ended,), timeout=self._mail.kernel.grace_ms / 1000)
             if not self._ended.done():
-                self._result = self.moved.lost(f"{self._asked.result()}, and it did not end")
-                self._change = Change.LOSE if self.moved.has_effect else None
+                lost = self.moved.lost(f"{self._asked.result()}, and it did not end")
+                self.ended(lost, Change.LOSE if self.moved.has_effect else None)  # what it says later is too late
             if self._is_cut:
                 self._detached = True
             elif self._result is not None:

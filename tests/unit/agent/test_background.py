@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -474,6 +474,27 @@ async def test_a_call_that_may_not_be_interrupted_is_unknown_when_it_does_not_en
         bench.let_go("a")
         await passing()
         assert len(notes(model)) == 1
+
+
+@simulated
+async def test_what_a_call_says_after_its_grace_changes_nothing_that_hooks_have_heard() -> None:
+    heard: list[str] = []
+    bench = bench_of("a", interruptible=False)
+
+    async def hear(event: Mapping[str, Any]) -> None:
+        heard.append(event["payload"]["result"]["status"])
+        bench.let_go("a")
+        await passing()
+
+    gates: dict[str, Any] = {"bench": bench, "hooks": [Hook("ends", "post_tool_use", handler=hear)]}
+    async with stage(use("mill", "a"), [say("on")], [say("off")], **gates) as (session, model, _):
+        await session.send("go")
+        [call] = session.background()
+        assert await session.cancel_background(call.background_id, "enough")
+        await session.wait_idle()
+        assert heard == ["unknown"]
+        assert "it did not end" in notes(model)[0]
+        assert [entry.state.value for entry in await session.ledger()] == ["unknown"]
 
 
 @simulated
