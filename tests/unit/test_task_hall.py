@@ -301,6 +301,25 @@ async def test_why_says_what_a_task_waits_for() -> None:
         assert desk.why("nothing") == ""
 
 
+@pytest.mark.parametrize("able_first", [True, False])
+def test_why_tells_workers_of_one_name_apart(able_first: bool) -> None:
+    @staged
+    async def run() -> None:
+        async with opened() as on:
+            claims: list[dict[str, Any]] = [
+                {"labels": ["gpu"], "about": {"instance": "i"}},
+                {"about": {"instance": "j"}},
+            ]
+            for more in claims if able_first else reversed(claims):
+                assert await on.take("box", **more) == []
+                await passing(10)
+            await on.put("a", labels=("gpu",))
+            assert on.desks["alpha"].why("a").startswith("the last worker that could take it was last heard of")
+
+    run()
+    assert able_first in (True, False)
+
+
 # ---- bounds ----
 
 
@@ -405,6 +424,24 @@ async def test_tasks_of_a_claim_that_is_cancelled_when_it_has_them_go_back_at_on
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert ids(await on.take("there", limit=2)) == ["a", "b"]
+
+
+@staged
+async def test_what_a_cancelled_claim_gives_back_does_not_come_to_it_again() -> None:
+    async with opened() as on:
+        waiting = soon(on.take("gone", limit=50, wait_ms=5_000))
+        await passing()
+        desk, owner = on.desks["alpha"], on.owner()
+        await on.put()  # it listens
+        facts: dict[str, Any] = {"lane": "execute", "command_type": "bash", "payload": {}, "effect": Effect.READ}
+        desk.offer(TaskOrder(owner=owner, task_id="a", timeout_ms=TIMEOUT, lease_ms=LEASE, **facts))
+        await on.engine.journal.committed(owner)
+        desk.publish("a")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert on.news == [("pending", "a"), ("requeued", "a")]
+        assert desk.hall.book.claimed == 1
 
 
 @staged

@@ -392,9 +392,9 @@ class TaskBoard:
         self._end(entry, TaskChange.LOSE if lost else TaskChange.WITHDRAW, f"{_UNWANTED}{reason}", wall)
         return True
 
-    def hand_out(self, entry: TaskEntry) -> None:
-        """The host has seen it by polling, and may begin."""
-        entry.handed_out = True
+    def hand_out(self, entry: TaskEntry, *, handed_out: bool = True) -> None:
+        """The host gets to see it by polling, and may begin; or it did not."""
+        entry.handed_out = handed_out
 
     # ---- time ----
 

@@ -215,11 +215,21 @@ class TaskDesk:
         new = [entry for entry in self._shown(owner) if entry.state is TaskState.PENDING and not entry.handed_out]
         for entry in new:
             self.board.hand_out(entry)
-            if entry.effect is Effect.WRITE:  # others may be begun again, whoever has them
-                self._engine.journal.touch(owner, entry)
-        if any(entry.effect is Effect.WRITE for entry in new):
-            await self._engine.journal.committed(owner)
-        return [self._view(entry) for entry in self._shown(owner) if entry.state is TaskState.PENDING]
+        writes = [entry for entry in new if entry.effect is Effect.WRITE]  # others may be begun again, whoever has them
+        for entry in writes:
+            self._engine.journal.touch(owner, entry)
+        if writes:
+            self._engine.journal.after(owner, functools.partial(self._handed_out, writes))
+        shown = [entry for entry in self._shown(owner) if entry.state is TaskState.PENDING]
+        if any(entry.effect is Effect.WRITE for entry in shown) and self._engine.journal.has(owner):
+            await self._engine.journal.committed(owner)  # also for what another question has handed out just now
+        return [self._view(entry) for entry in shown if entry.state is TaskState.PENDING and entry.published]
+
+    def _handed_out(self, entries: list[TaskEntry], error: Exception | None) -> None:
+        if error is not None:  # nobody has got to see them: the next question hands them out anew
+            for entry in entries:
+                if entry.is_live:
+                    self.board.hand_out(entry, handed_out=False)
 
     def held(self, owner: Owner) -> list[TaskEntry]:
         """The tasks of a session that have not ended, also those that nobody can see yet."""
@@ -246,6 +256,8 @@ class TaskDesk:
         if entry is None:
             stored = await self._stored(task_id)
             entry = self._whole(task_id) or stored
+            if entry is not None and not entry.is_live:
+                await self._landed(entry)  # until then nobody hears of it
         return entry
 
     def attend(self, owner: Owner, listener: Listener) -> None:
@@ -368,8 +380,8 @@ class TaskDesk:
         """Whoever has the lease of a task was heard of; after a restart it may not have claimed anything yet."""
         book = self.hall.book
         if not isinstance(entry.holder, WorkerRecord):
-            entry.holder = book.meet(entry.worker, {}, who=guest.who, tenant=guest.tenant)
-            book.took(entry.holder, entry)
+            entry.holder = book.meet_again(entry.worker, who=guest.who, tenant=guest.tenant)
+            book.holds(entry.holder, entry)
         book.seen(entry.holder)
         return entry.holder
 
@@ -394,7 +406,7 @@ class TaskDesk:
     def _save_end(self, entry: TaskEntry, *kinds: str) -> None:
         """Write an end down; whoever waits for it hears of it when it is on disk."""
         if isinstance(entry.holder, WorkerRecord):
-            entry.holder.held.pop(entry.task_id, None)
+            entry.holder.lets_go(entry)
         before = self._unsaved.get(entry.task_id)
         if before is not None and before.entry is entry:  # settled before its end is on disk: one row has both
             kinds = tuple(dict.fromkeys((*before.kinds, *kinds)))

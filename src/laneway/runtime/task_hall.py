@@ -184,6 +184,7 @@ class TaskHall:
         try:
             return await answer
         except asyncio.CancelledError:
+            self._waking.pop(claimer, None)  # what goes back must not come here again
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 await self._take_back(answer.result())
             raise
@@ -315,12 +316,12 @@ class TaskHall:
         if entry.held_for:
             worker = f"worker {entry.held_for!r}" if by_name else "the worker"
             return f"it waits up to {max(0, entry.held_due - self._now())} ms for {worker} that began the one before it"
-        lacks = {each.name: _lacks(each, entry) for each in known}
-        able = [each for each in known if not lacks[each.name]]
+        lacks = [(each.name, _lacks(each, entry)) for each in known]
+        able = [each for each, (_, lack) in zip(known, lacks, strict=True) if not lack]
         if able:
             return self._all_away(able, by_name=by_name)
         if by_name:
-            said = "; ".join(f"{name} {lack}" for name, lack in sorted(lacks.items())[:5])
+            said = "; ".join(f"{name} {lack}" for name, lack in sorted(lacks)[:5])
             return f"no worker takes such tasks: {said}"
         labels = f", labels {', '.join(entry.labels)}" if entry.labels else ""
         needs = f"lane {entry.lane}, tool {entry.command_type}, workspace {entry.owner.workspace}{labels}"

@@ -118,6 +118,11 @@ class WorkerRecord:
         """The labels it has."""
         return sorted({label for each in self.asked for label in each.labels})
 
+    def lets_go(self, entry: TaskEntry) -> None:
+        """A task has ended: what it came to may be large, and is not kept here."""
+        self.held.pop(entry.task_id, None)
+        self.shared.held.pop(entry.task_id, None)
+
     def holds(self) -> list[TaskEntry]:
         """The tasks it has at this moment."""
         for task_id, entry in list(self.held.items()):
@@ -178,6 +183,13 @@ class WorkerBook:
         self.seen(record)
         return record
 
+    def meet_again(self, name: str, *, who: str, tenant: str | None) -> WorkerRecord:
+        """The record of somebody who has a lease: it is heard, listed or not."""
+        try:
+            return self.meet(name, {}, who=who, tenant=tenant)
+        except RateLimitedError:
+            return WorkerRecord(name=name, who=who, tenant=tenant, first_seen_ms=self._wall())
+
     def _same(self, key: _Key) -> WorkerRecord | None:
         """The record of a worker of which one time the instance is known and another time not."""
         if key[3]:  # it was heard of by a task that an earlier process had given to it
@@ -232,10 +244,14 @@ class WorkerBook:
 
     def took(self, record: WorkerRecord, entry: TaskEntry) -> None:
         """It has taken a task."""
+        self.holds(record, entry)
+        self.claimed += 1
+
+    def holds(self, record: WorkerRecord, entry: TaskEntry) -> None:
+        """It has a task."""
         record.held[entry.task_id] = entry
         if not record.has_begun:
             record.shared.held[entry.task_id] = entry
-        self.claimed += 1
 
     def began(self, record: WorkerRecord) -> None:
         """It has begun with one."""
