@@ -363,6 +363,7 @@ class _Section:
 
 
 THEN: Final = re.compile(r"(?m)^[ \t]*then[ \t]*$")
+NAMED: Final = re.compile(r"([A-Za-z_][\w-]*)[ \t]+(\{.*\})")
 NUMBER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
@@ -386,6 +387,8 @@ def _call_of(line: str) -> Call | None:
             return call("bash", command=rest)
         case "wait":
             return call("wait", seconds=_number(rest))
+        case "call" if named := NAMED.fullmatch(rest):
+            return call(named[1], named[2])
         case _:
             return None
 

@@ -250,6 +250,15 @@ async def test_lines_of_one_section_are_calls_of_one_answer() -> None:
     assert last.text.startswith("Done: 4 calls.\nread (ok): fine\nbash (ok): fine")
 
 
+async def test_a_line_calls_any_tool_with_its_arguments_as_they_are() -> None:
+    first, _ = await dialogue(ScriptedModel(), 'call mcp__jobs__train {"dataset": "birds"}\ncall ls {}\ncall ls {odd}')
+    assert [(each.name, each.arguments) for each in first.calls] == [
+        ("mcp__jobs__train", '{"dataset": "birds"}'),
+        ("ls", "{}"),
+        ("ls", "{odd}"),
+    ]
+
+
 async def test_then_begins_the_next_answer() -> None:
     said = await dialogue(ScriptedModel(), "read a\nthen\nread b\nread c\nthen\nthanks")
     assert [len(each.calls) for each in said] == [1, 2, 0]
@@ -263,7 +272,9 @@ async def test_text_among_the_calls_is_said_with_them() -> None:
     assert last.text == "Done: 1 call.\nread (ok): fine"
 
 
-@pytest.mark.parametrize("line", ["read", "reading a", "wait", "run", "Read a", "then read a"])
+@pytest.mark.parametrize(
+    "line", ["read", "reading a", "wait", "run", "Read a", "then read a", "call me at {five}", "call ls", "call {}"]
+)
 async def test_a_line_that_only_resembles_a_call_is_text(line: str) -> None:
     assert [each.text for each in await dialogue(ScriptedModel(), line)] == [f"You said: {line}"]
 
