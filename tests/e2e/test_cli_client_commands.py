@@ -54,6 +54,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "task show": ("task", "show", GONE),
     "task complete": ("task", "complete", GONE, "--result", "x"),
     "worker ls": ("worker", "ls"),
+    "worker show": ("worker", "show", GONE),
     "dlq ls": ("dlq", "ls"),
     "dlq show": ("dlq", "show", GONE),
     "dlq edit": ("dlq", "edit", GONE, "--text", "x"),

@@ -129,6 +129,23 @@ async def test_a_worker_that_takes_a_part_of_the_tasks_says_which(tmp_path: Path
         ]
 
 
+async def test_one_worker_is_shown_with_its_tasks(tmp_path: Path) -> None:
+    async with waiting(tmp_path) as (cli, task, _):
+        await cli.server.gateway.hall.claim("w/1", about={**ABOUT, "pid": 7}, labels=["gpu"], guest=Guest("fleet"))
+        shown = [line.split(maxsplit=1) for line in (await cli.run("worker", "show", "w/1")).stdout.splitlines()]
+        assert shown[0] == ["Worker", "w/1: working, heard of now"]
+        facts = {line[0]: line[1].strip() for line in shown[1:] if len(line) == 2}
+        assert (facts["where"], facts["token"], facts["tools"], facts["labels"]) == (
+            "box, process 7", "fleet", "all", "gpu",
+        )  # fmt: skip
+        assert facts["has"] == task
+        assert (await cli.json("worker", "show", "w/1"))["instance"] == "i-1"
+        none = await cli.run("worker", "show", "w2")
+        assert none.stderr == (
+            "laneway: there is no worker 'w2' (`laneway worker ls` lists those that were heard of lately)\n"
+        )
+
+
 async def test_tasks_of_all_workspaces_are_listed_unless_one_is_named(tmp_path: Path) -> None:
     async with two_workspaces(tmp_path) as cli:
         assert len(await ids_in(cli)) == 2

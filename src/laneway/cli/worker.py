@@ -9,7 +9,7 @@ import typer
 from laneway.cli.client import URL
 from laneway.cli.credentials import token_of
 from laneway.cli.reach import Asking
-from laneway.cli.workers_list import ls
+from laneway.cli.workers_list import ls, show
 
 __all__ = ("worker_app",)
 
@@ -364,3 +364,4 @@ def run(
 
 
 worker_app.command("ls", cls=Asking)(ls)
+worker_app.command("show", cls=Asking)(show)

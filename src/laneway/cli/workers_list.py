@@ -1,16 +1,18 @@
-"""`laneway worker ls`: the workers of a server, how they are and what they do."""
+"""`laneway worker ls` and `show`: the workers of a server, how they are and what they do."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from laneway.cli.client import path_of
 from laneway.cli.reach import JsonOption, asking
-from laneway.cli.tables import age, print_json, print_rows
+from laneway.cli.tables import age, ago, console, errors, print_json, print_rows, say, table
 from laneway.cli.watching import WatchOption, watched
+from laneway.system import SystemClock
 
-__all__ = ("ls", "worker_line")
+__all__ = ("ls", "show", "worker_line")
 
 NAMED: Final = 6
 EVERYTHING: Final = "all"
@@ -22,6 +24,43 @@ SHARED: Final = "Workers share a name: give each its own (--name), or nobody can
 def ls(ctx: typer.Context, as_json: JsonOption = False, watch: WatchOption = False) -> None:
     """List the workers that the server was asked by lately: their health, what they have, what they did."""
     watched(ctx, lambda: _fetched(ctx), lambda found: _show(found, as_json=as_json), watch=watch)
+
+
+def show(
+    ctx: typer.Context, name: Annotated[str, typer.Argument(help="The worker.")], as_json: JsonOption = False
+) -> None:
+    """Show one worker: how it is, what it takes, and the tasks that it has. If several have the name, the newest."""
+    with asking(ctx) as server:
+        found = server.get(path_of("workers", name))
+    if as_json:
+        print_json(found)
+        return
+    say(f"Worker {found['name']}: {found['health']}, heard of {_heard(found)}")
+    now_ms = SystemClock().wall_ms()
+    process = f"process {found['pid']}" if found["pid"] else ""
+    rows = [
+        ("where", ", ".join(each for each in (found["host"], process) if each)),
+        ("version", found["version"]),
+        ("token", found["token"]),
+        ("tenant", found["tenant"] or EVERYTHING),
+        ("since", ago(found["first_seen_ms"], now_ms)),
+        ("workspaces", ", ".join(found["workspaces"]) or EVERYTHING),
+        ("lanes", ", ".join(found["lanes"]) or EVERYTHING),
+        ("tools", ", ".join(found["commands"]) or EVERYTHING),
+        ("labels", ", ".join(found["labels"])),
+        ("at once", found["concurrency"] or ""),
+        ("completed", found["completed"]),
+        ("failed", found["failed"]),
+        ("lost", found["lost"]),
+        ("has", ", ".join(found["tasks"]) or "no task"),
+    ]
+    console().print(table(("", "+"), [row for row in rows if row[1] != ""]))
+    if found["shares_name"]:
+        say(SHARED, style="dim", to=errors())
+
+
+def _heard(worker: dict[str, Any]) -> str:
+    return f"{age(worker['seen_ago_ms'])} ago" if worker["seen_ago_ms"] >= 1_000 else "now"
 
 
 def _fetched(ctx: typer.Context) -> list[dict[str, Any]]:
@@ -52,7 +91,7 @@ def _cells(worker: dict[str, Any]) -> dict[str, Any]:
     return {
         "worker": worker["name"],
         "health": worker["health"],
-        "heard": f"{age(worker['seen_ago_ms'])} ago" if worker["seen_ago_ms"] >= 1_000 else "now",
+        "heard": _heard(worker),
         ">tasks": f"{holds}/{worker['concurrency']}" if worker["concurrency"] else holds,
         ">done": worker["completed"],
         ">failed": worker["failed"],

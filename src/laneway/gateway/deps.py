@@ -94,9 +94,10 @@ def checked_caller(connection: HTTPConnection, scope: Scope) -> Caller:
             raise NotAuthenticatedError(
                 f"this token is not known here, or has ended; {made}", hint="take one that counts"
             )
+        printed = "" if scope is Scope.WORKER else "a server that is started in a terminal prints one; else "
         raise NotAuthenticatedError(
             f"this needs a token with the scope {scope.value!r}, on this machine too",
-            hint=made if scope is Scope.WORKER else f"the server printed one when it started, or: {made}",
+            hint=f"{printed}{made}, on its store while no server has that open",
         )
     caller.check(scope)
     return caller

@@ -155,6 +155,16 @@ async def test_a_change_for_one_workspace_leaves_the_others_alone(tmp_path: Path
         assert await modes("query") == "hybrid"
 
 
+async def test_who_has_no_token_hears_how_to_get_one(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path, text=LANED, store=MemoryStore()) as stage:
+        answer = await stage.client.patch("/v1/lanes/query", json={"paused": True})
+        assert refusal(answer) == (401, "not_authenticated")
+        assert answer.json()["hint"] == (
+            "a server that is started in a terminal prints one; else laneway token create NAME --scope operate makes "
+            "one, on its store while no server has that open"
+        )
+
+
 async def test_a_lane_that_is_nearly_named_is_guessed(tmp_path: Path) -> None:
     async with gateway_stage(tmp_path, text=LANED, store=MemoryStore()) as stage:
         for name, hint in (("exekute", "did you mean 'execute'?"), ("zzz", "lanes here: those of GET /v1/lanes")):
