@@ -94,6 +94,11 @@ class Moved:
         """What became of it."""
         return ToolResult(call_id=self.call_id, name=self.tool, output=output, status=status)
 
+    def silent(self, *, worked: bool) -> ToolResult:
+        """It is known how it ended, and nothing else."""
+        what, how = ("Done", "worked") if worked else ("Failed", "failed")
+        return self.result(SILENT.format(what=what, how=how), ResultStatus.OK if worked else ResultStatus.ERROR)
+
     def lost(self, reason: str) -> ToolResult:
         """It was cut off, and what it had done by then is not known."""
         if self.has_effect:
@@ -439,12 +444,8 @@ class Background:
         if output is not None:
             status = ResultStatus.ERROR if output.is_error else ResultStatus.OK
             result, change = moved.result(output.text, status), Change.FAIL if output.is_error else Change.SUCCEED
-        elif known is not None and known.state is LedgerState.DONE:
-            text = SILENT.format(what="Done", how="worked")
-            result = moved.result(text, ResultStatus.OK)
-        elif known is not None and known.state is LedgerState.FAILED:
-            text = SILENT.format(what="Failed", how="failed")
-            result = moved.result(text, ResultStatus.ERROR)
+        elif known is not None and known.state in (LedgerState.DONE, LedgerState.FAILED):
+            result = moved.silent(worked=known.state is LedgerState.DONE)
         if known is not None and (known.state, change) in LEDGER_TRANSITIONS:
             session.book.end_entry(known, change, result.output)
         if entry.awaited:
@@ -501,7 +502,12 @@ class Background:
                 ends.append(externals.desk.withdraw(task_id, "it was ended"))
             raise
         ends.append(end)
-        return await externals.output_of(end, replace(self._session.tool_context, attempt=attempt))
+        try:
+            return await externals.output_of(end, replace(self._session.tool_context, attempt=attempt))
+        except asyncio.CancelledError:
+            if call.is_left:
+                ends.clear()  # its end is on disk, and is found there
+            raise
 
     def _task_over(
         self,
@@ -531,7 +537,8 @@ class Background:
             try:
                 result = answer_of(moved.call_id, moved.tool, value_of(job))
             except BaseException as error:  # noqa: BLE001 - what it said cannot be shown
-                result = moved.result(f"[Failed: {describe(error)}]", ResultStatus.ERROR)
+                _log.info("what call %s of %s said was lost: %s", moved.call_id, moved.tool, describe(error))
+                result = moved.silent(worked=end.state is TaskState.COMPLETED)
         call.ended(result, change_of(result, end, **facts))
 
     # ---- questions ----

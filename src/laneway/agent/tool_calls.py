@@ -47,7 +47,7 @@ from laneway.kernel.ledger import (
     arguments_digest,
     key_of,
 )
-from laneway.kernel.task_entries import TaskEnd
+from laneway.kernel.task_entries import SAID, TaskEnd
 from laneway.options import LaneHandlerConfig
 from laneway.records import Effect
 from laneway.runtime.errands import WAIT_LANE
@@ -76,6 +76,7 @@ TASK_ENDS = {
 """Ends of a task that are no answer."""
 CUT_READ = "[Cancelled: the run was ended while this call ran]"
 CUT_BEHIND = "[Cancelled: it was ended while it ran in the background]"
+UNREAD = "[{}: it was over when the run was ended; what it said was not read]"
 MOVE_AGAIN_MS = 1_000  # when a call could not be moved, because the store does not take it just now
 
 
@@ -390,9 +391,8 @@ class CallMaker:
         try:
             each.end = end = await externals.desk.outcome(task_id)
         except asyncio.CancelledError:
-            if run.goes_on_later if each.background is None else each.background.is_left:
-                each.left_out = True
-            else:
+            each.left_out = self._is_left(each)
+            if not each.left_out:
                 each.end = externals.desk.withdraw(task_id, each.cut or "the run was ended")
             raise
         if end.had_started:
@@ -403,7 +403,15 @@ class CallMaker:
             each.end = None
             each.began_ms = run.now()
             return await self._run_here(each, 1)
-        return await externals.output_of(end, self._context(each, end.attempt))
+        try:
+            return await externals.output_of(end, self._context(each, end.attempt))
+        except asyncio.CancelledError:
+            each.left_out = self._is_left(each)  # its end is on disk, and is found there
+            raise
+
+    def _is_left(self, each: _Call) -> bool:
+        """Whether a call that was cut off is left to whoever opens the session again."""
+        return self._run.goes_on_later if each.background is None else each.background.is_left
 
     # ---- calls that go on in the background ----
 
@@ -599,6 +607,10 @@ class CallMaker:
 
     def _cut_result(self, each: _Call, reason: str) -> ToolResult:
         started = each.began_ms >= 0 or self._run.machine.had_begun(each.call)
+        if each.end is not None and each.end.state in SAID:  # it was over by then
+            worked = each.end.state is TaskState.COMPLETED
+            status, what = (ResultStatus.OK, "Done") if worked else (ResultStatus.ERROR, "Failed")
+            return ToolResult(call_id=each.call.id, name=each.call.name, output=UNREAD.format(what), status=status)
         if each.end is not None:  # its task was withdrawn
             started = self._may_have_run(each)
         if started and each.has_effect:

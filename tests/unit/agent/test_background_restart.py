@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from laneway.agent import externals
 from laneway.agent.session import AsyncSession
 from laneway.dialogue import ToolContext, ToolOutput
 from laneway.external import ExternalTaskResult
@@ -172,6 +173,58 @@ def test_a_stop_before_the_end_of_the_process_leaves_nothing_to_tell() -> None:
     model, _ = next_life(world, then)
     assert notes(model) == []
     assert statuses(model.requests[-1]) == [("call-1", "unknown")]
+
+
+@pytest.mark.parametrize("ends", ["close", "cancel"])
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_result_that_is_being_read_when_its_call_is_ended_is_known_to_be_there(
+    ends: str, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    if restarted:
+        left(world, "pay", queue=OUT)
+
+    async def read(session: AsyncSession) -> None:
+        reading = asyncio.Event()
+
+        async def cap_output(output: ToolOutput, context: object) -> ToolOutput:
+            reading.set()
+            await asyncio.Event().wait()  # a long text is written to the disk
+            return output
+
+        [listed] = session.background()
+        with monkeypatch.context() as patch:
+            patch.setattr(externals, "cap_output", cap_output)
+            assert await session.complete_external_task(listed.task_id, "paid")
+            await reading.wait()
+            if ends == "close":
+                await session.close()
+            else:
+                assert await session.cancel_background(listed.background_id, "enough")
+        if ends == "cancel":
+            await at_rest(session)
+            assert [entry.state.value for entry in await session.ledger()] == ["done"]
+
+    async def first() -> None:
+        model = ScriptedModel([[call("pay", name="x")], [say("on")], [say("off")]])
+        async with world.process(model, Trade().tools(), queue_config=OUT, **LATER, **LANE) as (session, _):
+            assert (await session.send("go")).text == "on"
+            await read(session)
+
+    if restarted:
+        next_life(world, read, queue_config=OUT)
+    else:
+        run_sim(first(), seed=world.life)
+
+    async def then(session: AsyncSession) -> None:
+        await at_rest(session)
+        assert [entry.state.value for entry in await session.ledger()] == ["done"]
+
+    model, trade = next_life(world, then, queue_config=OUT)
+    assert trade.names() == []
+    if ends == "close":
+        [note] = notes(model)
+        assert note.endswith("has ended. Result:\npaid")
 
 
 def test_a_run_that_goes_on_after_a_crash_does_not_make_the_call_again() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from laneway.agent import externals
 from laneway.agent.session import AsyncSession
 from laneway.dialogue import ToolOutput
-from laneway.errors import ConfigError, LeaseLostError, UsageError
+from laneway.errors import ConfigError, LeaseLostError, RunCancelledError, UsageError
 from laneway.external import ExternalTaskResult
 from laneway.models import ScriptedModel, call, say
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
@@ -325,6 +326,21 @@ async def test_cancelling_withdraws_at_once_what_is_out_and_the_worker_is_told()
 
 
 @simulated
+async def test_a_task_that_was_over_when_its_run_was_ended_is_no_unknown() -> None:
+    async with outside(use("act", "a")) as (session, _, _bench):
+        sent = sending(session, "go")
+        [task] = await pending(session)
+        completing = asyncio.ensure_future(session.complete_external_task(task["task_id"], "x" * 100_000))
+        while not session.host.desk.board.finished:
+            await passing()
+        await session.cancel()
+        assert await completing
+        with pytest.raises(RunCancelledError):
+            await sent
+        assert [entry.state.value for entry in await session.ledger()] == ["done"]
+
+
+@simulated
 async def test_what_no_worker_had_is_withdrawn_without_a_doubt() -> None:
     async with outside(use("act", "a")) as (session, _, _):
         sent = sending(session, "go")
@@ -506,6 +522,41 @@ def test_a_session_that_is_closed_leaves_its_task_out_and_goes_on_with_it_when_i
         await session.wait_idle()
 
     model = world.go_on(then, [say("done")], queue_config=CONFIG)
+    assert [each.output for each in results(model.requests[-1])] == ["paid"]
+
+
+def test_a_result_that_a_session_is_closed_over_is_told_when_it_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+
+    async def main() -> None:
+        reading = asyncio.Event()
+
+        async def cap_output(output: ToolOutput, context: object) -> ToolOutput:
+            reading.set()
+            await asyncio.Event().wait()  # a long text is written to the disk
+            return output
+
+        model = ScriptedModel([[call("pay", name="x")]])
+        async with world.process(model, Trade().tools(), queue_config=CONFIG) as (session, _):
+            await session.followup("go")
+            [task] = await pending(session)
+            with monkeypatch.context() as patch:
+                patch.setattr(externals, "cap_output", cap_output)
+                assert await session.complete_external_task(task["task_id"], "paid")
+                await reading.wait()
+                await session.close()
+
+    run_sim(main(), seed=0)
+
+    async def then(session: AsyncSession) -> None:
+        await session.wait_idle()
+        assert [entry.state.value for entry in await session.ledger()] == ["done"]
+
+    trade = Trade()
+    model = world.go_on(then, [say("done")], trade=trade, queue_config=CONFIG)
+    assert trade.keys == []
     assert [each.output for each in results(model.requests[-1])] == ["paid"]
 
 
