@@ -160,6 +160,16 @@ async def test_tasks_of_all_workspaces_are_listed_unless_one_is_named(tmp_path: 
         assert await ids_in(cli, "--state", "completed") == [(task, "lab")]
 
 
+async def test_a_lane_is_changed_in_the_workspace_that_is_named(tmp_path: Path) -> None:
+    async with two_workspaces(tmp_path) as cli:
+        said = (await cli.run("lane", "set", "query", "--mode", "internal", "--workspace", "lab")).stdout
+        assert said.startswith("Lane query of workspace lab was changed: ")
+        assert "differs from workspace to workspace" in (await cli.run("lane", "ls")).stderr
+        for name, mode in (("shop", "external"), ("lab", "internal")):
+            lanes = (await cli.json("lane", "ls", "--workspace", name))["items"]
+            assert [each["mode"] for each in lanes if each["name"] == "query"] == [mode]
+
+
 async def test_a_task_is_found_by_as_much_of_its_id_as_no_other_has(tmp_path: Path) -> None:
     async with two_workspaces(tmp_path) as cli:
         (task, _), (other, _) = await ids_in(cli)

@@ -9,8 +9,8 @@ import typer
 
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_lane
-from laneway.cli.reach import Asking, JsonOption, asking, operating
-from laneway.cli.tables import age, print_json, print_rows, say
+from laneway.cli.reach import Asking, JsonOption, asking, operating, target_of
+from laneway.cli.tables import age, line, print_json, print_rows, say
 from laneway.cli.watching import WatchOption, watched
 from laneway.errors import UsageError
 from laneway.system import SystemClock
@@ -220,7 +220,10 @@ def _change(ctx: typer.Context, lane: str, change: dict[str, Any], reason: str, 
     if as_json:
         print_json(found)
     else:
-        say(f"Lane {found['name']} {what}: {found['running']} of {found['concurrency']} run, {found['waiting']} wait")
+        counts = f"{found['running']} of {found['concurrency']} run, {found['waiting']} wait"
+        workspace = target_of(ctx).workspace
+        where = "" if "/" in found["name"] or not workspace else f" of workspace {line(workspace)}"
+        say(f"Lane {found['name']}{where} {what}: {counts}")
         if set(change) - {"concurrency", "paused"}:
             said = _by_whom(found)
             say(f"{said[0].upper()}{said[1:]}")
