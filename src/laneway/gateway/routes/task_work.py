@@ -24,6 +24,7 @@ from laneway.gateway.access import Caller, Scope
 from laneway.gateway.deps import checked_caller, gateway_of
 from laneway.gateway.lookup import find_task
 from laneway.gateway.views import REASON_MAX, View, router_of
+from laneway.kernel.task_board import LEASE_MAX_MS
 from laneway.runtime.task_hall import CLAIM_MAX, NAME_MAX, NAMES_MAX, Guest
 from laneway.transports.wire import Desk, answer, lease_frame
 
@@ -32,7 +33,6 @@ __all__ = ("router",)
 router = router_of("tasks")
 
 WAIT_MAX_MS: Final = 60_000
-LEASE_MAX_MS: Final = 3_600_000
 FRAMES_MAX: Final = 500
 TOKEN_MAX: Final = 200
 TEXT_MAX: Final = 10_000
