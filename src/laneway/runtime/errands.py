@@ -311,8 +311,9 @@ class Errands(Arrivals):
     def _tell_of_unborn(self, owner: Owner, child: Child, state: str, text: str) -> None:
         """A sub-agent whose start was never stored has not started, and its turn does not know: tell the session."""
         told = child._note is not None and child._note.id in self.kernel.items
-        if told and self.journal.has(owner):
-            return  # whether it is on disk is not known yet
+        if (told or child._stored) and self.journal.has(owner):  # whether it is on disk is not known yet
+            self.journal.after(owner, functools.partial(self._child_stored, child.id))
+            return
         if child._stored or child.is_awaited or told:
             del self._child_ends[child.id]
             return
