@@ -119,6 +119,7 @@ class BackgroundCall(Child):
         self.asked = asked
         self.is_unwanted = False  # nobody is to be told of its end: whoever ended it knows
         self.is_left = False  # it is left to whoever opens the session next
+        self.is_closing = False  # its session is being closed: nothing may stay behind
         self.over: asyncio.Future[None] = engine.loop.create_future()
         self.stop: Callable[[str], None] = lambda reason: None  # ends its job
         self._session = session
@@ -141,6 +142,11 @@ class BackgroundCall(Child):
     def is_ending(self) -> bool:
         """Whether somebody has asked it to end."""
         return self._asked.done()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it has had its grace and has to end now, whatever its tool says of itself."""
+        return self.is_closing and self._ended.done()
 
     @property
     def running_ms(self) -> int:
@@ -212,6 +218,8 @@ class BackgroundCall(Child):
             if not self._ended.done():
                 lost = self.moved.lost(f"{self._asked.result()}, and it did not end")
                 self.ended(lost, Change.LOSE if self.moved.has_effect else None)  # what it says later is too late
+                if self.is_closing:
+                    self.stop(self._asked.result())
             if self._is_cut:
                 self._detached = True
             elif self._result is not None:
@@ -390,6 +398,7 @@ class Background:
         """The session is closed: what a store keeps is told when it is opened again, else it ends here."""
         live = list(self._live.values())
         for call in live:
+            call.is_closing = True
             if for_good:
                 call.end_quietly("the session was closed")
             else:

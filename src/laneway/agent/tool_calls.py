@@ -453,7 +453,9 @@ class CallMaker:
 
     @staticmethod
     def _stop_behind(each: _Call, reason: str) -> None:
-        if each.job is not None and not each.job.done() and (each.spec.interruptible or each.is_external):
+        assert each.background is not None
+        may_stop = each.spec.interruptible or each.is_external or each.background.is_overdue
+        if each.job is not None and not each.job.done() and may_stop:
             each.cut = reason
             each.job.cancel(reason)
 

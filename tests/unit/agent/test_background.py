@@ -497,6 +497,21 @@ async def test_what_a_call_says_after_its_grace_changes_nothing_that_hooks_have_
         assert [entry.state.value for entry in await session.ledger()] == ["unknown"]
 
 
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_call_that_may_not_be_interrupted_ends_with_its_session_after_its_grace(queue: bool) -> None:
+    @simulated
+    async def main() -> None:
+        bench = bench_of("a", interruptible=False)
+        async with stage(use("mill", "a"), [say("on")], bench=bench, queue=queue) as (session, _, _bench):
+            await session.send("go")
+            assert len(session.background()) == 1
+            await session.close()
+            await passing()
+            assert bench.cancelled == ["a"]
+
+    main()
+
+
 @simulated
 async def test_closing_a_session_without_a_store_ends_them() -> None:
     async with stage(use("mill", "a"), [say("on")]) as (session, _, bench):
