@@ -398,6 +398,12 @@ class TaskBoard:
 
     # ---- time ----
 
+    def extend_leases(self, lost_ms: int) -> None:
+        """Nobody could be heard for so long: everybody has that time once more, and a little to be heard."""
+        for entry in self.live.values():
+            if entry.state in HELD:
+                entry.lease_due += lost_ms + entry.silence_ms // 3
+
     def next_due(self) -> int | None:
         """When `tick` has something to do next."""
         timers = self._timers

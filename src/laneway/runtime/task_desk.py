@@ -49,6 +49,7 @@ _log = logging.getLogger("laneway")
 Listener = Callable[[TaskNews], None]
 
 PROGRESS_GAP_MS = 200  # so that a worker that says very much holds up nobody who listens
+STALL_MS = 1_000  # a timer is never so late, unless nothing runs here
 SAVE_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 
 
@@ -513,8 +514,11 @@ class TaskDesk:
 
     def catch_up(self) -> None:
         """End what has run out of time by now, before anything else is decided."""
-        due = self.board.next_due()
-        if due is not None and due <= self._engine.now():
+        due, now = self.board.next_due(), self._engine.now()
+        if due is not None and now - due > STALL_MS:
+            # This process itself was held up: signs of life may wait to be read. Leases do not run meanwhile.
+            self.board.extend_leases(now - due)
+        if due is not None and due <= now:
             for news in self.board.tick(now=self._engine.now(), wall=self._engine.wall()):
                 if news.lost and isinstance(news.entry.holder, WorkerRecord):
                     self.hall.book.lost(news.entry.holder, had_begun=news.had_begun)

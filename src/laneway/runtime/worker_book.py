@@ -290,7 +290,7 @@ class WorkerBook:
         self._forget()
         at_work = Counter(key[:3] for key, record in self._records.items() if self._is_at_work(record))
         for key, record in self._records.items():
-            record.shares_name = at_work[key[:3]] - self._is_at_work(record) > 0
+            record.shares_name = at_work[key[:3]] > 1 and self._is_at_work(record)  # one that is gone shares nothing
         return sorted(self._records.values(), key=lambda record: (record.name, record.first_seen_ms))
 
     def _make_room(self, key: _Key) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from laneway.errors import ConfigError, UsageError, describe
 from laneway.external import ExternalTask, Lease, Progress
+from laneway.kernel.task_board import LEASE_MAX_MS
 from laneway.policies import PermissionPolicy
 from laneway.ports import Tool, Transport
 from laneway.records import DURATION_MAX_MS, check_labels, check_whole
@@ -33,7 +34,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 WAIT_MS = 20_000
 THREADS = "laneway-worker"
 """How the names of its threads begin."""
-LEASE_MAX_MS = 3_600_000
 QUICK_S = 0.1  # an answer without a task that comes earlier has not waited for one
 QUICK_PAUSE_S = 1.0
 FACT_MAX = 200
@@ -266,9 +266,11 @@ class Worker:
             await self._drained()
         finally:  # whoever cancels it, too: nothing stays behind
             self._stop_taking()
-            await self._cut_short()
-            self._hands.threads.shutdown(wait=False, cancel_futures=True)
-            self._running.set_result(None)
+            try:
+                await self._cut_short()
+            finally:
+                self._hands.threads.shutdown(wait=False, cancel_futures=True)
+                self._running.set_result(None)
 
     async def stop(self, *, timeout_ms: int = 30_000) -> None:
         """Take nothing more, give back what has not begun, and finish the rest.
@@ -423,10 +425,10 @@ class Worker:
         for task in self._works:
             task.cancel()
         _, left = await asyncio.wait(list(self._works), timeout=2 * STOP_GRACE_S)
-        for task in left:
-            work, _ = self._works[task]
+        stubborn = [self._works[task][0] for task in left]  # while they are handed back, they may end after all
+        for work in stubborn:
             _log.error("worker %s: task %s does not end", self.name, work.task_id)
-            await work.hand_back()
+        await asyncio.gather(*(work.hand_back() for work in stubborn))
 
     # ---- what others hear of it ----
 

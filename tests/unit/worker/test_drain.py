@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -130,3 +131,28 @@ async def test_a_thread_that_does_not_end_is_given_back_all_the_same(monkeypatch
         end.set()
         await ended.wait()
         assert on.line.times("release") == 1, "it is said once"
+
+
+@staged
+async def test_a_task_that_ends_after_all_while_another_is_handed_back_ends_nothing_else() -> None:
+    async def stubborn(task: ExternalTask) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(12)  # longer than a worker waits for it
+
+    async with bench() as on:
+        worker = on.worker(handlers={"bash": stubborn}, concurrency=2)
+        released = on.line.release
+
+        async def slowly(*said: Any, **more: Any) -> None:
+            await asyncio.sleep(4)
+            await released(*said, **more)
+
+        on.line.release = slowly  # type: ignore[method-assign] # a packet is lost, say
+        running = asyncio.get_running_loop().create_task(worker.run())
+        await on.put("one", "two", lease_ms=300_000)
+        await passing(5)
+        await worker.stop(timeout_ms=0)
+        await running
+        assert sorted(each for each in on.line.said if each.startswith("release")) == ["release one", "release two"]
