@@ -62,6 +62,7 @@ class GatesRun(AgentRun):
     def __init__(self, world: GatesWorld, trace: Trace, loop: SimLoop) -> None:
         super().__init__(world.agents, trace, loop)
         self.gates = world
+        self._at_work_before = 0  # sub-agents that were at work when their lane was given its width
         self.begun: Counter[str] = Counter()  # starts that were confirmed to a worker, by the key of the call
         self.holders: dict[str, tuple[str, float]] = {}  # by task: the lease under which it was begun, and until when
         self._reads: set[str] = set()  # tasks in `holders` that only read: their leases end when a session is opened
@@ -339,12 +340,19 @@ class GatesRun(AgentRun):
             self.holders.pop(task_id, None)
         self._reads.clear()
         await super()._open_session(number, name)
-        self._life.sessions[name].host.lanes.resize("subagent", self.gates.width)
+        lanes = self._life.sessions[name].host.lanes
+        before = lanes.stats().lanes.get("subagent")
+        self._at_work_before = 0 if before is None else before.running
+        lanes.resize("subagent", self.gates.width)
 
     def _check_width(self) -> None:
         lanes = next(iter(self._life.sessions.values())).host.lanes.stats().lanes
         found = lanes.get("subagent")
-        if found is not None and found.running > max(found.max_concurrent, 1):
+        if found is None:
+            return
+        # Those that an earlier life has left go on when the lane becomes narrower.
+        self._at_work_before = min(self._at_work_before, found.running)
+        if found.running > max(found.max_concurrent, 1, self._at_work_before):
             self._break(f"{found.running} sub-agents are at work, and {found.max_concurrent} may be")
 
 
