@@ -68,17 +68,16 @@ OF_SESSION = Ask("key")
 OF_MESSAGE = Ask("message_id")
 OF_RUN = Ask("run_id")
 PROOF = {"token": LEASE}
+STEPS: dict[str, dict[str, Any]] = {
+    "start": {},
+    "heartbeat": {},
+    "complete": {"result": {"success": True, "result": "mine", "error": None}},
+    "release": {"reason": "mine"},
+}
 FRAMES = {
     "frames": [
         {"v": 1, "id": number, "op": op, "task_id": THING, "token": LEASE, **more}
-        for number, (op, more) in enumerate(
-            {
-                "start": {},
-                "heartbeat": {},
-                "complete": {"success": True, "result": "mine", "error": None},
-                "release": {"reason": "mine"},
-            }.items()
-        )
+        for number, (op, more) in enumerate(STEPS.items())
     ]
 }
 OF_TASK = Ask("task_id", PROOF)
