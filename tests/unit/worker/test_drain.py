@@ -139,14 +139,14 @@ async def test_a_task_that_ends_after_all_while_another_is_handed_back_ends_noth
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(12)  # longer than a worker waits for it
+            await passing(12_000)  # longer than a worker waits for it
 
     async with bench() as on:
         worker = on.worker(handlers={"bash": stubborn}, concurrency=2)
         released = on.line.release
 
         async def slowly(*said: Any, **more: Any) -> None:
-            await asyncio.sleep(4)
+            await passing(4_000)
             await released(*said, **more)
 
         on.line.release = slowly  # type: ignore[method-assign] # a packet is lost, say
