@@ -382,7 +382,7 @@ class TaskDesk:
         book = self.hall.book
         if not isinstance(entry.holder, WorkerRecord):
             entry.holder = book.meet_again(entry.worker, who=guest.who, tenant=guest.tenant)
-            book.holds(entry.holder, entry)
+            book.has(entry.holder, entry)
         book.seen(entry.holder)
         return entry.holder
 

@@ -104,11 +104,6 @@ class TaskHall:
                 if not claimer.answer.done():
                     claimer.answer.set_exception(_gone("the host is closing"))
 
-    @property
-    def workspaces(self) -> tuple[str, ...]:
-        """The names of the workspaces whose tasks are given out here."""
-        return tuple(self._desks)
-
     def _at_work(self, names: Iterable[str]) -> list[TaskDesk]:
         wanted = frozenset(names)
         unknown = sorted(wanted.difference(self._desks))
@@ -291,9 +286,9 @@ class TaskHall:
             raise no_task(entry.task_id)
         return desk
 
-    def bound(self, guest: Guest, workspaces: Sequence[str] = ()) -> BoundHall:
+    def bound(self, guest: Guest) -> BoundHall:
         """The hall as one worker sees it."""
-        return BoundHall(self, guest, workspaces)
+        return BoundHall(self, guest)
 
     # ---- looking ----
 
@@ -355,15 +350,13 @@ def _lacks(record: WorkerRecord, entry: TaskEntry) -> str:
 class BoundHall:
     """The hall as one worker sees it, by its token: a desk for frames."""
 
-    def __init__(self, hall: TaskHall, guest: Guest, workspaces: Sequence[str] = ()) -> None:
+    def __init__(self, hall: TaskHall, guest: Guest) -> None:
         self._hall = hall
         self._guest = guest
-        self._workspaces = workspaces
 
     async def claim(self, worker: str, **wanted: Any) -> list[Lease]:
         """Take tasks."""
-        named = wanted.pop("workspaces", ()) or self._workspaces
-        return await self._hall.claim(worker, workspaces=named, guest=self._guest, **wanted)
+        return await self._hall.claim(worker, guest=self._guest, **wanted)
 
     async def start(self, task_id: str, token: str) -> None:
         """Begin."""

@@ -77,11 +77,11 @@ class WorkerRecord:
     own: Standing = field(default_factory=Standing)
     waiting: int = 0  # claims that are open
     shares_name: bool = False
-    held: dict[str, TaskEntry] = field(default_factory=dict)
 
     def asks(self, wanted: Wanted) -> None:
         """A claim of it asks for this. What it asked for longest ago is forgotten when there is much of it."""
-        self.asked.pop(wanted, None)
+        if wanted in self.asked:  # a claim as before: most of them are
+            return
         self.asked[wanted] = None
         while len(self.asked) > 1 and (len(self.asked) > ASKED_MAX or sum(map(_size, self.asked)) > ASKED_TEXT_MAX):
             del self.asked[next(iter(self.asked))]
@@ -120,15 +120,16 @@ class WorkerRecord:
 
     def lets_go(self, entry: TaskEntry) -> None:
         """A task has ended: what it came to may be large, and is not kept here."""
-        self.held.pop(entry.task_id, None)
+        self.own.held.pop(entry.task_id, None)
         self.shared.held.pop(entry.task_id, None)
 
     def holds(self) -> list[TaskEntry]:
         """The tasks it has at this moment."""
-        for task_id, entry in list(self.held.items()):
+        held = self.own.held
+        for task_id, entry in list(held.items()):
             if entry.holder is not self or entry.state not in HELD or not entry.published:
-                del self.held[task_id]
-        return list(self.held.values())
+                del held[task_id]
+        return list(held.values())
 
     @property
     def room(self) -> int:
@@ -244,12 +245,12 @@ class WorkerBook:
 
     def took(self, record: WorkerRecord, entry: TaskEntry) -> None:
         """It has taken a task."""
-        self.holds(record, entry)
+        self.has(record, entry)
         self.claimed += 1
 
-    def holds(self, record: WorkerRecord, entry: TaskEntry) -> None:
-        """It has a task."""
-        record.held[entry.task_id] = entry
+    def has(self, record: WorkerRecord, entry: TaskEntry) -> None:
+        """It has a task, perhaps since before a restart."""
+        record.own.held[entry.task_id] = entry
         if not record.has_begun:
             record.shared.held[entry.task_id] = entry
 
