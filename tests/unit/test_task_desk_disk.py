@@ -134,5 +134,5 @@ async def test_the_book_of_workers_keeps_no_result() -> None:
         lease = await on.begin()
         await on.desk.complete("t", lease.token, ExternalTaskResult(result="x" * 1_000))
         [record] = on.desk.hall.workers()
-        assert record.held == {}
+        assert record.own.held == {}
         assert record.shared.held == {}
