@@ -6,6 +6,7 @@ A check takes the name of a setting and its value, and gives back what is kept, 
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -22,6 +23,7 @@ __all__ = (
     "by_tool",
     "effect",
     "flag",
+    "is_loopback",
     "listed",
     "made_of",
     "number",
@@ -161,6 +163,17 @@ def effect(setting: str, value: object) -> Effect:
     """An effect by its name."""
 
     return Effect(one_of(setting, value, tuple(Effect)))
+
+
+@functools.lru_cache(maxsize=100)  # a server asks for its own address with each request
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone. A name may lead anywhere, whatever it begins with."""
+    import ipaddress  # few need it
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def listed(setting: str, value: object) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from laneway.checked import is_loopback
 from laneway.cli.pipes import survive_hang_ups
 from laneway.errors import (
     ConflictError,
@@ -31,7 +32,6 @@ from laneway.errors import (
     UnavailableError,
     UsageError,
 )
-from laneway.gateway.settings import is_loopback
 
 __all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated", "trust_of")
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laneway.checked import is_loopback
+
 if TYPE_CHECKING:
     from laneway.config import AgentSettings, Effective
 
-__all__ = ("GatewaySettings", "WorkspaceSpec", "is_loopback")
-
-
-@functools.cache
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone. A name may lead anywhere, whatever it begins with."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+__all__ = ("GatewaySettings", "WorkspaceSpec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

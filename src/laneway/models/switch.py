@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from laneway import checked
 from laneway.errors import RealModelForbiddenError
 
 __all__ = ("VARIABLE", "check_allowed", "forbid_real_models", "is_loopback", "real_models")
@@ -47,19 +48,13 @@ def real_models(*, allowed: bool) -> Iterator[None]:
 
 def is_loopback(url: str) -> bool:
     """Whether an address is on this machine."""
-    import ipaddress
     from urllib.parse import urlsplit
 
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
         return False
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return checked.is_loopback(host)
 
 
 def check_allowed(*, model: str, url: str) -> None:

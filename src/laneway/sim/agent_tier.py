@@ -58,16 +58,7 @@ def run_agent_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     trace = trace or Trace()
     loop = SimLoop(seed=seed, max_steps=STEPS_MAX)
     run = AgentRun(draw_agent_world(seed), trace, loop)
-    play_to_end(run, loop, trace, seed=seed, tier="agent")
-    return Outcome(
-        seed=seed,
-        tier="agent",
-        digest=trace.digest(),
-        steps=loop.steps,
-        starts=sum(run.started.values()),
-        faults=run.dice.faults,
-        virtual_ms=round(loop.time() * 1000),
-    )
+    return play_to_end(run, loop, trace, seed=seed, tier="agent")
 
 
 def speech_problem(request: ModelRequest) -> str:
@@ -153,6 +144,16 @@ class AgentRun(LivingRun):
         self._is_up = asyncio.Event()
 
     # ---- the model and its tools ----
+
+    @property
+    def starts(self) -> int:
+        """How much was begun."""
+        return sum(self.started.values())
+
+    @property
+    def faults(self) -> int:
+        """How much went wrong on purpose."""
+        return self.dice.faults
 
     def hear(self, request: ModelRequest) -> None:
         """A model was asked."""

@@ -71,16 +71,7 @@ def run_engine_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     trace = trace or Trace()
     loop = SimLoop(seed=seed, max_steps=STEPS_MAX)
     run = EngineRun(draw_world(seed), trace, loop)
-    play_to_end(run, loop, trace, seed=seed, tier="engine")
-    return Outcome(
-        seed=seed,
-        tier="engine",
-        digest=trace.digest(),
-        steps=loop.steps,
-        starts=run.tally.starts,
-        faults=run.faults,
-        virtual_ms=round(loop.time() * 1000),
-    )
+    return play_to_end(run, loop, trace, seed=seed, tier="engine")
 
 
 class EngineRun:
@@ -111,6 +102,11 @@ class EngineRun:
         self._drains: list[asyncio.Task[None]] = []
         self._paused: set[str] = set()
         self._snapshot: Snapshot | None = None
+
+    @property
+    def starts(self) -> int:
+        """How much was begun."""
+        return self.tally.starts
 
     def _say(self, what: str, subject: str = "", detail: str = "") -> None:
         self._trace.add(round(self._loop.time() * 1000), what, subject, detail)

@@ -44,16 +44,7 @@ def run_gates_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     trace = trace or Trace()
     loop = SimLoop(seed=seed, max_steps=STEPS_MAX)
     run = GatesRun(draw_gates_world(seed), trace, loop)
-    play_to_end(run, loop, trace, seed=seed, tier="gates")
-    return Outcome(
-        seed=seed,
-        tier="gates",
-        digest=trace.digest(),
-        steps=loop.steps,
-        starts=sum(run.started.values()) + sum(run.begun.values()),
-        faults=run.dice.faults,
-        virtual_ms=round(loop.time() * 1000),
-    )
+    return play_to_end(run, loop, trace, seed=seed, tier="gates")
 
 
 class GatesRun(AgentRun):
@@ -71,6 +62,11 @@ class GatesRun(AgentRun):
         self._people: list[asyncio.Task[None]] = []
 
     # ---- the session ----
+
+    @property
+    def starts(self) -> int:
+        """How much was begun."""
+        return sum(self.started.values()) + sum(self.begun.values())
 
     def _agent_options(self, life: Any) -> dict[str, Any]:
         options = {**super()._agent_options(life), "permission_policy": self.gates.permissions}

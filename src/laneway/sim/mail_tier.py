@@ -54,16 +54,7 @@ def run_mail_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     trace = trace or Trace()
     loop = SimLoop(seed=seed, max_steps=STEPS_MAX)
     run = MailRun(draw_mail_world(seed), trace, loop)
-    play_to_end(run, loop, trace, seed=seed, tier="mail")
-    return Outcome(
-        seed=seed,
-        tier="mail",
-        digest=trace.digest(),
-        steps=loop.steps,
-        starts=run.books.starts,
-        faults=run.dice.faults,
-        virtual_ms=round(loop.time() * 1000),
-    )
+    return play_to_end(run, loop, trace, seed=seed, tier="mail")
 
 
 class MailRun(LivingRun):
@@ -90,6 +81,16 @@ class MailRun(LivingRun):
         self._old: list[asyncio.Task[None]] = []
 
     # ---- what everybody uses ----
+
+    @property
+    def starts(self) -> int:
+        """How much was begun."""
+        return self.books.starts
+
+    @property
+    def faults(self) -> int:
+        """How much went wrong on purpose."""
+        return self.dice.faults
 
     @property
     def inbox(self) -> Inbox:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from laneway.sim.loop import SimDeadlockError, SimLoop, SimStalledError
 from laneway.sim.shadow import LawBrokenError
-from laneway.sim.trace import SimFailedError, Tier, Trace
+from laneway.sim.trace import Outcome, SimFailedError, Tier, Trace
 
 __all__ = ("LivingRun", "Run", "nothing", "play_to_end")
 
@@ -20,6 +20,14 @@ class Run(Protocol):
     broken: LawBrokenError | None
     broken_tail: tuple[str, ...]
 
+    @property
+    def starts(self) -> int:
+        """How much was begun."""
+
+    @property
+    def faults(self) -> int:
+        """How much went wrong on purpose."""
+
     async def play(self) -> None:
         """Everything, until all is checked."""
 
@@ -27,7 +35,7 @@ class Run(Protocol):
         """The run has failed: what still goes on shall come to its end."""
 
 
-def play_to_end(run: Run, loop: SimLoop, trace: Trace, *, seed: int, tier: Tier) -> None:
+def play_to_end(run: Run, loop: SimLoop, trace: Trace, *, seed: int, tier: Tier) -> Outcome:
     """Play a run and close its loop; raise `SimFailedError` when a law is broken."""
     problem = None
     cause: BaseException | None = None
@@ -55,6 +63,15 @@ def play_to_end(run: Run, loop: SimLoop, trace: Trace, *, seed: int, tier: Tier)
         problem, cause, tail = str(run.broken), run.broken, run.broken_tail
     if problem is not None:
         raise SimFailedError(seed=seed, tier=tier, problem=problem, tail=tail) from cause
+    return Outcome(
+        seed=seed,
+        tier=tier,
+        digest=trace.digest(),
+        steps=loop.steps,
+        starts=run.starts,
+        faults=run.faults,
+        virtual_ms=round(loop.time() * 1000),
+    )
 
 
 class LivingRun:

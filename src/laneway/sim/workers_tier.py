@@ -59,16 +59,7 @@ def run_workers_seed(seed: int, *, trace: Trace | None = None) -> Outcome:
     trace = trace or Trace()
     loop = SimPlaces(seed=seed, max_steps=STEPS_MAX)
     run = WorkersRun(draw_workers_world(seed), trace, loop)
-    play_to_end(run, loop, trace, seed=seed, tier="workers")
-    return Outcome(
-        seed=seed,
-        tier="workers",
-        digest=trace.digest(),
-        steps=loop.steps,
-        starts=sum(run.laws.begun.values()),
-        faults=run.dice.faults,
-        virtual_ms=round(loop.time() * 1000),
-    )
+    return play_to_end(run, loop, trace, seed=seed, tier="workers")
 
 
 class _Clock(SimClock):
@@ -148,6 +139,16 @@ class WorkersRun(LivingRun):
         self._numbers = 0
 
     # ---- the run ----
+
+    @property
+    def starts(self) -> int:
+        """How much was begun."""
+        return sum(self.laws.begun.values())
+
+    @property
+    def faults(self) -> int:
+        """How much went wrong on purpose."""
+        return self.dice.faults
 
     def give_up(self) -> None:
         """The run has failed: what hangs shall let go."""

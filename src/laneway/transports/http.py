@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import io
-import ipaddress
 import json
 import logging
 import os
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from laneway.checked import is_loopback
 from laneway.errors import (
     ConfigError,
     LanewayError,
@@ -355,15 +355,7 @@ def _checked_url(url: object) -> tuple[str, bool]:
             hint="the token is an argument of its own",
         )
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path}", _is_loopback(parts.hostname)
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether that is this machine. A name may lead anywhere, whatever it begins with."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return f"{parts.scheme}://{parts.netloc}{path}", is_loopback(parts.hostname)
 
 
 def proxy_for(url: str) -> str | None:
@@ -371,7 +363,7 @@ def proxy_for(url: str) -> str | None:
     parts, proxies = urlsplit(url), getproxies()
     found = proxies.get(parts.scheme) or proxies.get("all")
     host = parts.hostname or ""
-    if not found or _is_loopback(host) or proxy_bypass(host) or proxy_bypass(parts.netloc):
+    if not found or is_loopback(host) or proxy_bypass(host) or proxy_bypass(parts.netloc):
         return None
     proxy = found if "://" in found else f"http://{found}"
     if not proxy.startswith(("http://", "https://")):

@@ -179,7 +179,7 @@ def test_a_worker_with_very_many_tasks_is_shown_with_a_hundred_of_them() -> None
             holder=record,
         )
         entry.state = type(entry.state).LEASED
-        record.held[entry.task_id] = entry
+        record.own.held[entry.task_id] = entry
     shown = WorkerView.of(record, 0)
     assert (len(shown.tasks), shown.holds) == (100, 150)
 
