@@ -87,34 +87,29 @@ async def test_whoever_looks_at_a_task_hears_of_its_end_when_that_is_on_disk() -
 
 
 @pytest.mark.parametrize("step", ["start", "heartbeat", "complete", "release"])
-def test_whoever_has_a_lease_is_heard_however_many_workers_are_known(
+@staged
+async def test_whoever_has_a_lease_is_heard_however_many_workers_are_known(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_book, "WORKERS_MAX", 1)
-
-    @staged
-    async def run() -> None:
-        async with stage() as on:
-            lease = await on.begin(effect="write")
-            disk = kill(on.inbox, on.store)
-            async with stage(disk) as later:
-                await later.desk.load(OWNER)
-                other = soon(later.desk.claim("other", wait_ms=5_000))  # the book is full now
-                await passing()
-                waiting = soon(later.desk.outcome("t"))
-                more: dict[str, Any] = {"begun": True} if step == "release" else {}
-                said = (DONE,) if step == "complete" else ()
-                await getattr(later.desk, step)("t", lease.token, *said, **more)
-                if step in ("complete", "release"):
-                    end = await waiting
-                    assert end.state == later.state() == {"complete": "completed", "release": "unknown"}[step]
-                else:
-                    assert later.state() == "started"
-                    waiting.cancel()
-                other.cancel()
-
-    run()
-    assert step
+    async with stage() as on:
+        lease = await on.begin(effect="write")
+        disk = kill(on.inbox, on.store)
+        async with stage(disk) as later:
+            await later.desk.load(OWNER)
+            other = soon(later.desk.claim("other", wait_ms=5_000))  # the book is full now
+            await passing()
+            waiting = soon(later.desk.outcome("t"))
+            more: dict[str, Any] = {"begun": True} if step == "release" else {}
+            said = (DONE,) if step == "complete" else ()
+            await getattr(later.desk, step)("t", lease.token, *said, **more)
+            if step in ("complete", "release"):
+                end = await waiting
+                assert end.state == later.state() == {"complete": "completed", "release": "unknown"}[step]
+            else:
+                assert later.state() == "started"
+                waiting.cancel()
+            other.cancel()
 
 
 @staged

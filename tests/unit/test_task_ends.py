@@ -38,25 +38,21 @@ def is_small(entry: TaskEntry) -> bool:
 
 @pytest.mark.parametrize("result", [HUGE, HUGE_ERROR, ExternalTaskResult(result="short")])
 @pytest.mark.parametrize("by", ["worker", "host"])
-def test_a_write_that_has_ended_is_never_offered_again_however_big_its_result(
+@staged
+async def test_a_write_that_has_ended_is_never_offered_again_however_big_its_result(
     result: ExternalTaskResult, by: str
 ) -> None:
-    @staged
-    async def run() -> None:
-        async with stage() as on:
-            if by == "worker":
-                lease = await on.begin(effect="write")
-                assert await on.desk.complete("t", lease.token, result)
-            else:
-                await on.put(effect="write")
-                assert await on.desk.complete_by_host("t", result)
-            with pytest.raises(ConflictError, match="a write is never made twice"):
-                on.offer(effect="write")
-            assert await on.desk.claim("w") == []
-            assert on.state() == ("completed" if result.success else "failed")
-
-    run()
-    assert by
+    async with stage() as on:
+        if by == "worker":
+            lease = await on.begin(effect="write")
+            assert await on.desk.complete("t", lease.token, result)
+        else:
+            await on.put(effect="write")
+            assert await on.desk.complete_by_host("t", result)
+        with pytest.raises(ConflictError, match="a write is never made twice"):
+            on.offer(effect="write")
+        assert await on.desk.claim("w") == []
+        assert on.state() == ("completed" if result.success else "failed")
 
 
 @staged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from laneway.agent import externals
 from laneway.agent.session import AsyncSession
-from laneway.dialogue import ToolOutput
+from laneway.dialogue import ToolOutput, ToolResult
 from laneway.errors import ConfigError, LeaseLostError, RunCancelledError, UsageError
 from laneway.external import ExternalTaskResult
 from laneway.models import ScriptedModel, call, say
@@ -452,6 +452,14 @@ def gone(world: World, script: list[Any], *, started: bool = False) -> dict[str,
     return run_sim(main(), seed=world.life)
 
 
+def told(world: World, then: Callable[[AsyncSession], Awaitable[None]], **options: Any) -> list[ToolResult]:
+    """What the model hears of its calls when the run goes on; none of them is made again."""
+    trade = Trade()
+    model = world.go_on(then, [say("done")], trade=trade, queue_config=CONFIG, **options)
+    assert trade.keys == []
+    return results(model.requests[-1])
+
+
 @pytest.mark.parametrize("name", ["look", "put", "pay"])
 def test_after_a_restart_the_task_is_still_there_and_its_result_is_taken_once(name: str) -> None:
     world = World()
@@ -465,10 +473,8 @@ def test_after_a_restart_the_task_is_still_there_and_its_result_is_taken_once(na
         assert await session.complete_external_task(found["task_id"], "again")
         await session.wait_idle()
 
-    trade = Trade()
-    model = world.go_on(then, [say("done")], trade=trade, queue_config=CONFIG, **({} if name != "look" else lane))
-    assert trade.keys == []
-    assert [each.output for each in results(model.requests[-1])] == ["from the worker"]
+    answers = told(world, then, **({} if name != "look" else lane))
+    assert [each.output for each in answers] == ["from the worker"]
     states = [row.state for row in world.rows("task")]
     assert states == ["completed"]
 
@@ -483,10 +489,7 @@ def test_a_worker_that_had_begun_goes_on_over_a_restart_and_its_result_counts_be
         await session.wait_idle()
         assert [entry.state.value for entry in await session.ledger()] == ["done"]
 
-    trade = Trade()
-    model = world.go_on(then, [say("done")], trade=trade, queue_config=CONFIG)
-    assert trade.keys == []
-    assert [each.output for each in results(model.requests[-1])] == ["paid"]
+    assert [each.output for each in told(world, then)] == ["paid"]
 
 
 def test_a_worker_that_does_not_come_back_after_a_restart_leaves_an_unknown() -> None:
@@ -497,10 +500,7 @@ def test_a_worker_that_does_not_come_back_after_a_restart_leaves_an_unknown() ->
         await session.wait_idle()
         assert [entry.state.value for entry in await session.ledger()] == ["unknown"]
 
-    trade = Trade()
-    model = world.go_on(then, [say("done")], trade=trade, queue_config=CONFIG)
-    assert trade.keys == []
-    assert [each.status.value for each in results(model.requests[-1])] == ["unknown"]
+    assert [each.status.value for each in told(world, then)] == ["unknown"]
 
 
 def test_a_session_that_is_closed_leaves_its_task_out_and_goes_on_with_it_when_it_is_opened_again() -> None:
@@ -554,10 +554,7 @@ def test_a_result_that_a_session_is_closed_over_is_told_when_it_is_opened_again(
         await session.wait_idle()
         assert [entry.state.value for entry in await session.ledger()] == ["done"]
 
-    trade = Trade()
-    model = world.go_on(then, [say("done")], trade=trade, queue_config=CONFIG)
-    assert trade.keys == []
-    assert [each.output for each in results(model.requests[-1])] == ["paid"]
+    assert [each.output for each in told(world, then)] == ["paid"]
 
 
 def test_tasks_of_a_run_that_does_not_go_on_are_withdrawn() -> None:
