@@ -114,12 +114,11 @@ def test_a_run_that_ends_in_time_is_waited_for(tmp_path: Path) -> None:
 def test_a_second_signal_ends_it_at_once_and_the_run_goes_on_later(tmp_path: Path) -> None:
     workspace(tmp_path)
     with server_process(tmp_path, "--set", "gateway.drain_ms=30000") as server:
-        server.send("a", WAIT_THEN_WRITE.format(seconds=3))
+        server.send("a", WAIT_THEN_WRITE.format(seconds=8))
         server.process.send_signal(signal.SIGTERM)
         until(lambda: any(line.startswith("Stopping") for line in server.errors), "the first signal")
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 2
+        assert not is_done(tmp_path)  # as it would be if the run had been waited for
     with server_process(tmp_path) as server:
         assert server.url
         until(lambda: is_done(tmp_path), "the rest of the run")

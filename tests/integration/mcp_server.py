@@ -17,6 +17,7 @@ HOW = sys.argv[1] if len(sys.argv) > 1 else ""
 LOG = os.environ.get("SERVER_LOG", "")
 MEGABYTE = "x" * 1_000_000
 WRITING = threading.Lock()
+MEETING = threading.Barrier(20)
 TOOLS: list[Any] = [
     {
         "name": "echo",
@@ -26,7 +27,7 @@ TOOLS: list[Any] = [
     },
     *({"name": name, "inputSchema": {"type": "object"}} for name in ("die", "silent", "endless", "big", "huge")),
     *({"name": name, "inputSchema": {"type": "object"}} for name in ("nonsense", "error", "garbage", "storm", "grow")),
-    *({"name": name, "inputSchema": {"type": "object"}} for name in ("environment", "slow", "child", "ask", "noisy")),
+    *({"name": name, "inputSchema": {"type": "object"}} for name in ("environment", "meet", "child", "ask", "noisy")),
 ]
 
 
@@ -61,9 +62,9 @@ def run(call: Any, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -
         os._exit(3)
     elif name == "silent":
         pass
-    elif name == "slow":
-        time.sleep(0.3)
-        answer(call, "at last")
+    elif name == "meet":
+        MEETING.wait(30)  # answered when twenty calls are under way, and else never
+        answer(call, "all are here")
     elif name == "endless":
         with WRITING:
             sys.stdout.write('{"jsonrpc": "2.0", "id": ' + str(call) + ', "result": {"content": "')

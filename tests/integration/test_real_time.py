@@ -179,13 +179,12 @@ async def test_leaving_does_not_wait_for_an_abandoned_thread() -> None:
 
     def work() -> None:
         started.set()
-        release.wait(10)
+        release.wait(60)
 
-    begin = time.monotonic()
     async with Lanes({"one": LaneConfig(cancel_grace_ms=1, abandon_threads=True)}) as lanes:
         job = lanes.submit("one", work, timeout_ms=10)
         await until(started)
-    assert time.monotonic() - begin < 5
+    assert len(our_threads()) == 1
     assert job.state is JobState.TIMED_OUT
     release.set()
     for thread in threading.enumerate():
@@ -226,7 +225,7 @@ async def test_timers_are_real() -> None:
             await waiting
         with pytest.raises(JobTimeoutError):
             await running
-        assert 0.059 <= time.monotonic() - begin < 5  # times are whole milliseconds: up to one of them may be missing
+        assert time.monotonic() - begin >= 0.059  # times are whole milliseconds: up to one of them may be missing
         begin = time.monotonic()
         await asyncio.gather(*[lanes.submit("rated", asyncio.sleep, 0) for _ in range(52)])
         assert time.monotonic() - begin >= 0.02
