@@ -32,11 +32,10 @@ from laneway.testing import fake_host
 from laneway.testing.transports import TRANSPORT_CHECKS, DeskStage, TransportStage, check_transport, desk_stage
 from laneway.transports import Desk, FrameTransport, LocalTransport, serve
 from tests.inbox_stage import SEEDS, new_inbox
+from tests.leaps import LEASE_MS, Leap, LeapingStage, hastened, leaping, passing
 
 T = TypeVar("T")
 Check = Callable[[TransportStage], Awaitable[None]]
-
-LEASE_MS = 500
 
 
 async def handler(turn: object) -> str:
@@ -97,18 +96,19 @@ def answering(desk: TaskDesk) -> Callable[[asyncio.StreamReader, asyncio.StreamW
 
 
 @asynccontextmanager
-async def tcp_stage() -> AsyncIterator[DeskStage]:
+async def tcp_stage() -> AsyncIterator[LeapingStage]:
     """Real sockets, so real time."""
-    async with Inbox(handler) as inbox:
-        desk = TaskDesk(inbox.engine)
-        server = await asyncio.start_server(answering(desk), "127.0.0.1", 0, limit=1 << 24)
-        port = server.sockets[0].getsockname()[1]
-        try:
-            yield DeskStage(desk, lambda: LineTransport(port), lease_ms=LEASE_MS)
-        finally:
-            desk.close()
-            server.close()
-            await server.wait_closed()
+    with leaping(asyncio.get_running_loop()) as leap:
+        async with Inbox(handler) as inbox:
+            desk = TaskDesk(inbox.engine)
+            server = await asyncio.start_server(answering(desk), "127.0.0.1", 0, limit=1 << 24)
+            port = server.sockets[0].getsockname()[1]
+            try:
+                yield LeapingStage(desk, lambda: LineTransport(port), leap=leap)
+            finally:
+                desk.close()
+                server.close()
+                await server.wait_closed()
 
 
 # ---- the local one, from another thread ----
@@ -117,11 +117,11 @@ async def tcp_stage() -> AsyncIterator[DeskStage]:
 class FarStage:
     """A stage whose desk lives on the loop of another thread."""
 
-    lease_ms = LEASE_MS
-
-    def __init__(self, inner: DeskStage, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, inner: DeskStage, loop: asyncio.AbstractEventLoop, leap: Leap) -> None:
+        self.lease_ms = inner.lease_ms
         self._inner = inner
         self._loop = loop
+        self.leap = leap
 
     def connect(self) -> Transport:
         return LocalTransport(self._inner.desk)
@@ -133,7 +133,7 @@ class FarStage:
         async def there() -> None:
             self._inner.withdraw(task_id)
 
-        asyncio.run_coroutine_threadsafe(there(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(there(), self._loop).result(60)
 
     async def state(self, task_id: str) -> str:
         return await self._there(self._inner.state(task_id))
@@ -145,7 +145,7 @@ class FarStage:
         return await self._there(self._inner.progress(task_id))
 
     async def passing(self, ms: int) -> None:
-        await asyncio.sleep(ms / 1000)
+        await self._there(passing(self.leap, ms))
 
     async def raw(self, frame: str) -> str:
         return await self._there(self._inner.raw(frame))
@@ -162,12 +162,14 @@ async def far_stage() -> AsyncIterator[FarStage]:
     leave = asyncio.Event()
 
     async def host() -> None:
-        async with Inbox(handler) as inbox:
-            desk = TaskDesk(inbox.engine)
-            stage = FarStage(DeskStage(desk, lambda: LocalTransport(desk), lease_ms=LEASE_MS), inbox.engine.loop)
-            here.call_soon_threadsafe(ready.set_result, stage)
-            await leave.wait()
-            desk.close()
+        loop = asyncio.get_running_loop()
+        with leaping(loop) as leap:
+            async with Inbox(handler) as inbox:
+                desk = TaskDesk(inbox.engine)
+                inner = DeskStage(desk, lambda: LocalTransport(desk), lease_ms=LEASE_MS)
+                here.call_soon_threadsafe(ready.set_result, FarStage(inner, loop, leap))
+                await leave.wait()
+                desk.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(host()))
     thread.start()
@@ -205,7 +207,7 @@ def test_the_local_transport_keeps_its_promises(check: Check) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=names)
 async def test_a_transport_of_lines_over_tcp_keeps_its_promises(check: Check) -> None:
-    async with tcp_stage() as stage:
+    async with tcp_stage() as stage, hastened(stage.leap, check):
         await check(stage)
     assert check in TRANSPORT_CHECKS
 
@@ -213,7 +215,7 @@ async def test_a_transport_of_lines_over_tcp_keeps_its_promises(check: Check) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=names)
 async def test_the_local_transport_works_from_another_thread(check: Check) -> None:
-    async with far_stage() as stage:
+    async with far_stage() as stage, hastened(stage.leap, check):
         await check(stage)
     assert check in TRANSPORT_CHECKS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,11 +12,11 @@ from types import ModuleType
 import pytest
 
 from laneway.ports import Transport
-from laneway.testing.transports import TRANSPORT_CHECKS, check_transport, desk_stage
+from laneway.testing.transports import TRANSPORT_CHECKS, DeskStage, TransportStage, check_transport, desk_stage
 from laneway.transports import Desk
+from tests.leaps import LeapingStage, hastened, leaping
 
 ROOT = Path(__file__).resolve().parents[2]
-LEASE_MS = 300
 
 
 def example() -> ModuleType:
@@ -39,5 +40,12 @@ async def test_the_recipe_for_a_transport_passes_the_suite(tmp_path: Path) -> No
         async with await own.listen(desk, path):
             yield lambda: own.connect(path)
 
-    await check_transport(desk_stage(wire, lease_ms=LEASE_MS))
+    @asynccontextmanager
+    async def stage() -> AsyncIterator[TransportStage]:
+        with leaping(asyncio.get_running_loop()) as leap:
+            async with desk_stage(wire)() as made, hastened(leap, TRANSPORT_CHECKS[len(paths) - 1]):
+                assert isinstance(made, DeskStage)
+                yield LeapingStage(made.desk, made.connect, leap=leap)
+
+    await check_transport(stage)
     assert len(paths) == len(TRANSPORT_CHECKS)
