@@ -109,7 +109,7 @@ async def serving(
             task = asyncio.create_task(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{port}"
             try:
-                async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30) as client:
+                async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
                     yield GatewayStage(gateway, client, url)
             finally:
                 gateway.begin_stop()

@@ -83,7 +83,7 @@ async def ended(stage: GatewayStage, *ids: str) -> None:
         await stage.gateway.default.inbox.wait(each)
 
 
-async def until(is_so: Callable[[], object], *, patience_s: float = 30) -> None:
+async def until(is_so: Callable[[], object], *, patience_s: float = 60) -> None:
     """Let others run until something is so: a store on disk takes its time, however often others get their turn."""
     async with asyncio.timeout(patience_s):
         while not is_so():  # noqa: ASYNC110 - what it waits for tells nobody

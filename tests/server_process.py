@@ -19,7 +19,7 @@ from typing import Any
 
 LANEWAY = Path(sys.executable).with_name("laneway")
 READY = "Laneway is listening on "
-PATIENCE_S = 40
+PATIENCE_S = 120
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -82,7 +82,7 @@ class ServerProcess:
         request = urllib.request.Request(f"{self.url}{path}", content, given, method=method)  # noqa: S310 - our own
         context = ssl.create_default_context(cafile=trust) if trust else None
         try:
-            with urllib.request.urlopen(request, timeout=20, context=context) as answer:  # noqa: S310 - the same
+            with urllib.request.urlopen(request, timeout=60, context=context) as answer:  # noqa: S310 - the same
                 return answer.status, _read_body(answer.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -156,7 +156,7 @@ async def listening(app: App, path: str, headers: dict[str, str] | None = None) 
         yield ear
     finally:
         ear.leave()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await task
 
 
@@ -238,5 +238,5 @@ async def talking(
         yield talk
     finally:
         talk.leave()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await task

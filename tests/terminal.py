@@ -79,7 +79,7 @@ class Terminal:
     async def sees(self, text: str, times: int = 1) -> None:
         """Wait until something was shown."""
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while self.shown.count(text) < times:
                     self._changed.clear()
                     await self._changed.wait()
@@ -88,5 +88,5 @@ class Terminal:
 
     async def ends(self) -> int:
         """Wait for its end; the exit code."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._process.wait()

@@ -29,8 +29,8 @@ tool_effects: {wait: idempotent}
 queue:
   mode: followup
   lane_handlers:
-    execute: {mode: external, ordered: false, timeout_ms: 120000, lease_ms: LEASE}
-    query: {mode: external, ordered: false, timeout_ms: 120000, lease_ms: LEASE}
+    execute: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: LEASE}
+    query: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: LEASE}
 lanes: {main: 4}
 gateway: {drain_ms: 500}
 """
@@ -67,7 +67,7 @@ from laneway import HttpTransport
 
 async def main(url, token, name, start):
     transport = HttpTransport(url, token=token)
-    [lease] = await transport.claim(name, wait_ms=30_000)
+    [lease] = await transport.claim(name, wait_ms=60_000)
     if start:
         await transport.start(lease.task["task_id"], lease.token)
     print(json.dumps({"task_id": lease.task["task_id"], "token": lease.token}), flush=True)
@@ -142,7 +142,7 @@ def _store_with_token() -> tuple[str, bytes]:
 class Plant:
     """One gateway after another on one store and one port, and workers. Open it with `with`."""
 
-    def __init__(self, folder: Path, *, lease_ms: int = 1_000) -> None:
+    def __init__(self, folder: Path, *, lease_ms: int = 8_000) -> None:
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,7 @@ lanes:
 READY_S: Final = 60
 WITNESS: Final = "done.txt"
 BACK_S: Final = 0.05
+LASTING_PORTS: Final = range(20_000, 32_000)  # below those that the system hands out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,10 +265,12 @@ def read_witness(path: Path) -> list[tuple[str, int]]:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port that nobody uses now, and that the system gives to nobody unasked: it stays free for who comes back."""
+    for port in random.SystemRandom().sample(LASTING_PORTS, 100):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("a hundred ports are taken")
 
 
 def run_gateway_world(options: GatewayWorldOptions) -> GatewayEvidence:

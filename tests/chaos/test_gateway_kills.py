@@ -13,7 +13,7 @@ KILLS = 30
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_a_gateway_that_is_killed_thirty_times_keeps_every_promise(tmp_path: Path) -> None:
     found = run_gateway_world(GatewayWorldOptions(folder=tmp_path / "world", seed=20261116, kills=KILLS, rest_s=120))
     assert judge_gateway(found) == []

@@ -13,7 +13,7 @@ KILLS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_workers_and_gateways_that_are_killed_twenty_times_lose_nothing_and_write_nothing_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

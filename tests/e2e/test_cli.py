@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
 
 
 def run_on_terminal(*command: str | Path) -> tuple[int, str]:
@@ -53,7 +53,7 @@ def run_on_terminal(*command: str | Path) -> tuple[int, str]:
         while piece := os.read(ours, 65_536):
             shown += piece
     os.close(ours)
-    return process.wait(timeout=20), shown.decode()
+    return process.wait(timeout=60), shown.decode()
 
 
 def test_version() -> None:
@@ -119,7 +119,7 @@ def test_interrupting_the_tour_of_the_lanes_is_quiet() -> None:
         assert process.poll() is None
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
 
 

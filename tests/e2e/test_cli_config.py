@@ -35,7 +35,7 @@ def run(folder: Path, *command: str | Path, **environ: str) -> subprocess.Comple
         command,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
         cwd=folder,
         env={**env, "NO_COLOR": "1", "COLUMNS": "100", **environ},

@@ -55,7 +55,7 @@ def test_a_server_is_believed_whose_authority_is_named(tmp_path: Path) -> None:
             assert "laneway serve" not in done.stderr
         assert "its certificate is not known here" in run("doctor", "--url", url).stdout
         with pytest.raises(TransportUnavailableError, match="not known here"):  # it is not tried again and again
-            asyncio.run(asyncio.wait_for(sent(url), 5))
+            asyncio.run(asyncio.wait_for(sent(url), 60))
 
         other = run("status", "--url", url.replace("127.0.0.1", "localhost"), "--ca", authority)
         assert other.exit_code == 4

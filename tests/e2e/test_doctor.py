@@ -23,7 +23,7 @@ def doctor(folder: Path, *arguments: str, **variables: str) -> subprocess.Comple
         env=environment(folder, **given),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What is committed, and nothing else. It is removed afterwards: with its packages it is large."""
     folder = tmp_path_factory.mktemp("clone") / "laneway"
-    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True, timeout=60, capture_output=True)
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True, timeout=120, capture_output=True)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

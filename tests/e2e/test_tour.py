@@ -25,7 +25,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=environment(folder, TMPDIR=str(temporary), HTTP_PROXY=NOBODY, LANEWAY_PORT="1", LANEWAY_MODEL="nonsense"),
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=180,
         check=False,
     )
 
@@ -67,6 +67,6 @@ def test_interrupting_the_tour_leaves_no_server_behind(tmp_path: Path) -> None:
             break
     assert pid
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
     assert not Path(f"/proc/{pid}").exists()

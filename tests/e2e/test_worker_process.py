@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from laneway.cli.worker_run import ONE_SIGNAL_S
+from tests.chaos.gateway_world import free_port
 from tests.server_process import LANEWAY, ServerProcess, environment, server_process, until
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ default_model: scripted
 permissions: {allow: ["*"]}
 queue:
   lane_handlers:
-    execute: {mode: external, timeout_ms: 60000, lease_ms: 1500}
+    execute: {mode: external, timeout_ms: 300000, lease_ms: 8000}
 """
 
 
@@ -126,11 +126,9 @@ def test_a_worker_that_is_killed_loses_its_task_and_the_next_one_goes_on(scene: 
 
 
 def test_a_worker_waits_for_its_server_and_survives_a_restart_of_it(scene: Scene) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     url = f"http://127.0.0.1:{port}"
-    (scene.host / "agent.yaml").write_text(AGENT.replace("1500", "20000"))  # longer than it is away
+    (scene.host / "agent.yaml").write_text(AGENT.replace("8000", "60000"))  # longer than it is away
     with scene.worker(url) as worker:
         until(lambda: any("does not answer" in line for line in worker.errors), "a word that nobody is there")
         with scene.serve("--port", port) as server:

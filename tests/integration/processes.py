@@ -11,8 +11,8 @@ __all__ = ("eventually", "is_running")
 
 
 async def eventually(is_so: Callable[[], bool]) -> bool:
-    """Wait until something is so, for five seconds at most."""
-    for _ in range(500):
+    """Wait until something is so, for a minute at most."""
+    for _ in range(6_000):
         if is_so():
             return True
         await asyncio.sleep(0.01)

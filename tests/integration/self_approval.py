@@ -44,7 +44,7 @@ class Attack:
         given = {"Content-Type": "application/json", **(headers or {})}
         request = urllib.request.Request(self.url + path, content, given, method=method)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - the server of the test
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - the server of the test
                 status, text = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()
@@ -129,7 +129,7 @@ class Attack:
         secret = "lw_feedfeedfeed_" + "A" * 43
         made = {"name": "me", "scopes": ["admin"], "tenant": "*", "created_ms": 1, "expires_ms": None}
         made |= {"revoked_ms": None, "digest": hashlib.sha256(secret.encode()).hexdigest()}
-        with sqlite3.connect(self.store.removeprefix("sqlite:///"), timeout=10) as file:
+        with sqlite3.connect(self.store.removeprefix("sqlite:///"), timeout=60) as file:
             names = [row[1] for row in file.execute("PRAGMA table_info(states)")]
             known: dict[str, Any] = {
                 "kind": "token",

@@ -21,7 +21,7 @@ from laneway.gateway.channels.signing import headers_of, key_of
 from tests.channel_stage import SECRET, Partner, partner_stage
 from tests.server_process import ServerProcess, server_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 SESSIONS = 4
 EACH = 15
@@ -83,7 +83,7 @@ def _stop(server: ServerProcess) -> None:
 
 
 async def test_a_server_that_is_killed_loses_no_message_and_no_answer_and_repeats_few(tmp_path: Path) -> None:
-    async with partner_stage() as partner, httpx2.AsyncClient(timeout=10) as client:
+    async with partner_stage() as partner, httpx2.AsyncClient(timeout=60) as client:
         (tmp_path / "laneway.yaml").write_text(MAIN.format(secret=SECRET, url=partner.url))
         state = {"url": "http://127.0.0.1:9"}
         done = asyncio.Event()

@@ -75,7 +75,7 @@ class Child:
 
     def wait(self) -> int:
         """Its exit code; negative: the signal that ended it."""
-        return self._process.wait(30)
+        return self._process.wait(60)
 
 
 @contextmanager
@@ -105,7 +105,7 @@ async def drain(store: Path, ids: list[str], **options: object) -> list[tuple[st
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.chaos", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
 
 
 # ---- killed at random ----

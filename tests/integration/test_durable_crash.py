@@ -77,7 +77,7 @@ def run_life(script: Path, store: Path, tally: Path, life: str, *, kill_after_s:
     )
     assert process.stdout is not None
     try:
-        ready, _, _ = select.select([process.stdout], [], [], 30)
+        ready, _, _ = select.select([process.stdout], [], [], 60)
         assert ready
         assert process.stdout.readline() == b"ready\n"
         if kill_after_s is not None:

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 from laneway.gateway.connections import GuardedProtocol
 from tests.gateway_stage import GatewayStage, serving
 
-WAIT_S = 10
+WAIT_S = 60
 BODY = b'{"text": "hello"}'
 
 

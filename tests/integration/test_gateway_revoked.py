@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from laneway.gateway.access import SUBPROTOCOL, Scope
 from tests.gateway_stage import GatewayStage, serving
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 async def events(stage: GatewayStage, headers: dict[str, str], opened: asyncio.Event) -> list[tuple[str, Any]]:

@@ -99,7 +99,7 @@ class Served:
 
     def __enter__(self) -> Served:
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,7 +202,7 @@ def test_every_answer_is_as_the_openapi_says(method: str, path: str, server: Ser
             case.query = {**(case.query or {}), "follow": "false"}
         if path.endswith("/claim") and isinstance(case.body, dict) and type(case.body.get("wait_ms")) is int:
             case.body["wait_ms"] = min(case.body["wait_ms"], 10)  # nobody waits for what may come
-        response = case.call(base_url=server.url, headers=server.headers, timeout=20)
+        response = case.call(base_url=server.url, headers=server.headers, timeout=60)
         is_stream = response.headers["content-type"][0].startswith("text/event-stream") if response.content else False
         checks = [each for each in CHECKS if not (is_stream and each is response_schema_conformance)]
         case.validate_response(response, checks=checks)

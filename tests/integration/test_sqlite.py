@@ -396,7 +396,7 @@ FORK = """
 
 def run(script: str, path: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.slow

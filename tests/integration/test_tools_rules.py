@@ -62,7 +62,7 @@ def test_no_script_that_is_let_through_runs_what_is_forbidden(shell: str, tmp_pa
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=20,
+            timeout=60,
             check=False,
         )
         called = log.read_text().splitlines() if log.exists() else []

@@ -76,7 +76,7 @@ class Server:
         settings = WebSettings(
             allow_networks=LOOPBACK,
             resolve=self.resolve,
-            timeout_ms=options.get("timeout_ms", 5000),
+            timeout_ms=options.get("timeout_ms", 60_000),
             body_max=options.get("body_max", 5_000_000),
             redirects_max=options.get("redirects_max", 10),
         )
@@ -306,7 +306,7 @@ async def test_a_handshake_that_never_ends_leaves_no_connection_open() -> None:
         fetch = web_fetch_tool(WebSettings(allow_networks=LOOPBACK, timeout_ms=200))
         with pytest.raises(UnavailableError, match="did not answer within 200 ms"):
             await fetch.run({"url": f"https://127.0.0.1:{port}/"}, CONTEXT)
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 60)
         assert closed.is_set()
 
 
@@ -359,5 +359,5 @@ async def test_cancelling_closes_the_connection() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 60)
         assert closed.is_set()

@@ -41,7 +41,7 @@ async def test_a_tool_of_an_mcp_server_is_made_by_the_worker_that_has_a_handler_
         secret = (await stage.token("worker"))["Authorization"].removeprefix("Bearer ")
         transport = HttpTransport(stage.url, token=secret)
         worker.connect(transport)
-        async with worker, asyncio.timeout(30):
+        async with worker, asyncio.timeout(60):
             await stage.send("s1", "Train it")
         await transport.close()
         model = stage.gateway.default.spec.model

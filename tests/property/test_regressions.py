@@ -106,7 +106,6 @@ def test_a_job_that_needs_the_group_of_an_earlier_lane_does_not_block_its_last_l
     assert sorted(desk.finish("j4")) == ["j11", "j15"]
 
 
-@pytest.mark.timeout(5)
 def test_a_job_set_aside_for_a_group_comes_back_once() -> None:
     """It was put aside and recalled without end."""
     lanes: dict[str, int | LaneConfig] = {"a": LaneConfig(boost=Boost.standard(20)), "b": 1, "c": 1}
