@@ -80,7 +80,14 @@ async def messages(stage: GatewayStage) -> int:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[GatewayStage]:
-    async with serving(tmp_path, connections_per_address=20, request_timeout_ms=300, body_max=1_000) as made:
+    async with serving(tmp_path, connections_per_address=20, request_timeout_ms=60_000, body_max=1_000) as made:
+        yield made
+
+
+@pytest.fixture
+async def impatient(tmp_path: Path) -> AsyncIterator[GatewayStage]:
+    """A server that does not wait long."""
+    async with serving(tmp_path, connections_per_address=20, request_timeout_ms=1_000, body_max=1_000) as made:
         yield made
 
 
@@ -111,50 +118,50 @@ async def test_a_body_in_pieces_is_refused_where_it_gets_too_large(stage: Gatewa
         assert await client.status() == 202
 
 
-async def test_a_body_that_nobody_wants_is_not_taken_in_for_ever(stage: GatewayStage) -> None:
-    async with client_of(stage) as client:
-        client.send(*head(stage, b"Transfer-Encoding: chunked"), body=b"7d0\r\n" + b"x" * 2_000 + b"\r\n")
+async def test_a_body_that_nobody_wants_is_not_taken_in_for_ever(impatient: GatewayStage) -> None:
+    async with client_of(impatient) as client:
+        client.send(*head(impatient, b"Transfer-Encoding: chunked"), body=b"7d0\r\n" + b"x" * 2_000 + b"\r\n")
         assert await client.status() == 413
         client.writer.write(b"64\r\n" + b"x" * 100 + b"\r\n")
         assert await client.is_closed()
 
 
-async def test_a_body_that_does_not_come_is_given_up(stage: GatewayStage) -> None:
-    async with client_of(stage) as client:
-        client.send(*head(stage, b"Content-Length: 17"), body=BODY[:5])
+async def test_a_body_that_does_not_come_is_given_up(impatient: GatewayStage) -> None:
+    async with client_of(impatient) as client:
+        client.send(*head(impatient, b"Content-Length: 17"), body=BODY[:5])
         status, told = await client.answer()
         assert (status, told["code"]) == (408, "too_slow")
         assert await client.is_closed()
-    assert await works(stage)
+    assert await works(impatient)
 
 
-async def test_a_head_that_comes_too_slowly_is_given_up(stage: GatewayStage) -> None:
-    async with client_of(stage) as client:
-        client.send(*head(stage), end=b"\r\nX-Slow: ")
+async def test_a_head_that_comes_too_slowly_is_given_up(impatient: GatewayStage) -> None:
+    async with client_of(impatient) as client:
+        client.send(*head(impatient), end=b"\r\nX-Slow: ")
         status, told = await client.answer()
         assert (status, told["code"]) == (408, "too_slow")
         assert await client.is_closed()
 
 
-async def test_a_connection_on_which_nothing_is_said_is_closed(stage: GatewayStage) -> None:
-    async with client_of(stage) as client:
+async def test_a_connection_on_which_nothing_is_said_is_closed(impatient: GatewayStage) -> None:
+    async with client_of(impatient) as client:
         assert await client.is_closed()
 
 
-async def test_empty_lines_do_not_keep_a_connection_open(stage: GatewayStage) -> None:
-    async with client_of(stage) as client:
-        client.send(*head(stage, b"Content-Length: %d" % len(BODY)), body=BODY)
+async def test_empty_lines_do_not_keep_a_connection_open(impatient: GatewayStage) -> None:
+    async with client_of(impatient) as client:
+        client.send(*head(impatient, b"Content-Length: %d" % len(BODY)), body=BODY)
         assert await client.status() == 202
         client.writer.write(b"\r\n")
         assert await client.is_closed()
 
 
-async def test_slow_clients_do_not_keep_others_out(stage: GatewayStage) -> None:
+async def test_slow_clients_do_not_keep_others_out(impatient: GatewayStage) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        slow = [await stack.enter_async_context(client_of(stage)) for _ in range(15)]
+        slow = [await stack.enter_async_context(client_of(impatient)) for _ in range(15)]
         for client in slow:
             client.writer.write(b"POST /v1/sess")
-        assert await works(stage)
+        assert await works(impatient)
         assert [await client.status() for client in slow] == [408] * 15
 
 
