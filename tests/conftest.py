@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from laneway.models import forbid_real_models
 
-settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("ci")
 

@@ -70,10 +70,12 @@ class Shaky:
 
     async def heartbeat(self, task_id: str, token: str, progress: Progress | None = None) -> bool:
         """A sign of life."""
-        wanted: bool = await self._say("heartbeat", task_id, self._inner.heartbeat(task_id, token, progress))
+        try:
+            wanted: bool = await self._say("heartbeat", task_id, self._inner.heartbeat(task_id, token, progress))
+        finally:
+            self.beaten.set()
         if progress is not None:
             self.news.append((now_ms(), progress))
-        self.beaten.set()
         return wanted
 
     async def complete(self, task_id: str, token: str, result: ExternalTaskResult) -> bool:

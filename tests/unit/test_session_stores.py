@@ -172,7 +172,7 @@ async def test_a_second_process_is_refused_until_the_first_lets_go(tmp_path: Pat
             await other.open()
         holder.stdin.write("\n")
         holder.stdin.flush()
-        holder.wait(timeout=30)
+        holder.wait(timeout=60)
     await store.open()
     assert store.epoch == 2
     await store.close()
@@ -184,7 +184,7 @@ async def test_the_death_of_a_process_lets_go(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         holder.kill()
-        holder.wait(timeout=30)
+        holder.wait(timeout=60)
     store = FileSessionStore(tmp_path)
     await store.open()
     assert store.epoch == 2

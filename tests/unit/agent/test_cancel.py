@@ -138,7 +138,7 @@ async def test_a_cancelled_sync_tool_is_left_to_its_thread_and_nothing_follows_i
     def blocks() -> str:
         """Block."""
         began.set()
-        gate.wait(10)
+        gate.wait(60)
         return "too late"
 
     @tool
@@ -150,7 +150,7 @@ async def test_a_cancelled_sync_tool_is_left_to_its_thread_and_nothing_follows_i
     model = ScriptedModel([[call("blocks").with_id("a"), call("follows").with_id("b")], [say("here")]])
     async with opened(model, [blocks, follows], queue=queue) as session:
         watch = Watch(stream := session.stream("go"))
-        await asyncio.to_thread(began.wait, 10)
+        await asyncio.to_thread(began.wait, 60)
         assert await session.cancel()
         with pytest.raises(RunCancelledError):
             await stream.result()

@@ -163,7 +163,7 @@ async def test_a_thread_that_outlives_its_time_is_left_to_itself_and_its_answer_
     let_go, ended = threading.Event(), threading.Event()
 
     def blocks(_: Event) -> str:
-        let_go.wait(10)
+        let_go.wait(60)
         ended.set()
         return "continue"
 
@@ -172,7 +172,7 @@ async def test_a_thread_that_outlives_its_time_is_left_to_itself_and_its_answer_
     assert verdict.action == "block"
     assert not ended.is_set()
     let_go.set()
-    assert await asyncio.to_thread(ended.wait, 10)
+    assert await asyncio.to_thread(ended.wait, 60)
 
 
 class Threads:

@@ -301,7 +301,7 @@ async def test_a_session_does_not_wait_for_the_thread_of_a_hook_that_hangs() -> 
     let_go, bench = threading.Event(), Bench()
 
     def hangs(_: Event) -> None:
-        let_go.wait(10)
+        let_go.wait(60)
 
     model = ScriptedModel([use("act", "a"), [say("well")]])
     async with opened(model, bench, hooks=guard(hangs, config={"timeout_ms": 5})) as session:

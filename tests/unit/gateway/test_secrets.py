@@ -20,7 +20,7 @@ def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """A Python process of its own."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[3] / "src"), **environ}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=30, check=False, env=env
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False, env=env
     )
 
 

@@ -108,7 +108,7 @@ def test_an_address_that_python_calls_private_is_never_public(address: object) -
 @given(pattern=st.text("ab*?[]{},!/.^-\\", max_size=12))
 def test_every_pattern_of_paths_compiles_or_is_refused(pattern: str) -> None:
     with suppress(ToolRefusedError):
-        found = compile_glob(pattern).match("a/b/ab", timeout=1)
+        found = compile_glob(pattern).match("a/b/ab", timeout=60)
         assert found is None or found.end() == len("a/b/ab")
 
 

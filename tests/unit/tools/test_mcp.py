@@ -23,6 +23,7 @@ from laneway.records import Effect
 from laneway.tools.mcp import McpSource
 from laneway.tools.mcp_sieve import Sieve
 from laneway.tools.mcp_tools import McpTool, Offered, names_of, object_schema, text_of_result, tools_of
+from tests.leaps import leaping
 
 SECRET = "sk-very-secret"
 ECHO = {
@@ -593,26 +594,28 @@ async def test_nonsense_leaves_the_call_unknown_and_the_server_stays(result: Any
 
 
 async def test_a_call_that_is_never_answered_ends_and_the_server_is_told() -> None:
-    server = Server(lambda params: None)
-    async with source_of(server, timeout_ms=5) as source:
-        await source.start()
-        with pytest.raises(TimeoutError, match="MCP server git did not answer within 5 ms"):
-            await call(source)
-        assert source.status.state == "running"
-        await source.refresh()
+    with leaping(asyncio.get_running_loop()) as leap:
+        server = Server(lambda params: leap(60_000))
+        async with source_of(server, timeout_ms=60_000) as source:
+            await source.start()
+            with pytest.raises(TimeoutError, match="MCP server git did not answer within 60000 ms"):
+                await call(source)
+            assert source.status.state == "running"
+            await source.refresh()
     assert len(server.told("notifications/cancelled")) == 1
 
 
 async def test_a_server_that_is_silent_again_and_again_is_started_anew() -> None:
-    server = Server(lambda params: None)
-    async with source_of(server, timeout_ms=1) as source:
-        await source.start()
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await call(source)
-        server.on_call = lambda params: text("awake")
-        assert (await call(source)).text == "awake"
-        assert server.lives == 2
+    with leaping(asyncio.get_running_loop()) as leap:
+        server = Server(lambda params: leap(60_000))
+        async with source_of(server, timeout_ms=60_000) as source:
+            await source.start()
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await call(source)
+            server.on_call = lambda params: text("awake")
+            assert (await call(source)).text == "awake"
+            assert server.lives == 2
 
 
 async def test_a_call_that_is_cancelled_is_cancelled_at_the_server() -> None:

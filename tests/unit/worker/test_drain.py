@@ -114,7 +114,7 @@ async def test_a_thread_that_does_not_end_is_given_back_all_the_same(monkeypatch
 
     def block(task: ExternalTask) -> str:
         begun.set()
-        end.wait(5)
+        end.wait(60)
         return "late"
 
     async with real_bench() as on:
@@ -123,7 +123,7 @@ async def test_a_thread_that_does_not_end_is_given_back_all_the_same(monkeypatch
         worker.watch(lambda news: ended.set() if news.kind == "ended" else None)
         running = asyncio.get_running_loop().create_task(worker.run())
         await on.put("t", effect="write", lease_ms=30_000)
-        await asyncio.to_thread(begun.wait, 5)
+        await asyncio.to_thread(begun.wait, 60)
         await worker.stop(timeout_ms=0)
         assert await on.stage.state("t") == "unknown"
         assert worker.stats.running == 1, "whoever runs it can tell that something was left behind"

@@ -146,7 +146,7 @@ def test_whatever_a_handler_does_is_a_result(said: Any, result: Any, kind: str) 
 
 async def test_a_result_that_is_too_long_is_a_failure_that_says_so() -> None:
     async with real_bench() as on, on.worker(handlers={"bash": lambda task: "x" * 10_000_001}):
-        await on.put("t")
+        await on.put("t", lease_ms=30_000)
         assert "at most 10,000,000 bytes" in ((await on.did()).error or "")
 
 
@@ -155,7 +155,7 @@ async def test_an_error_that_is_too_long_is_cut_and_told() -> None:
         raise RuntimeError("x" * 10_000_001)
 
     async with real_bench() as on, on.worker(handlers={"bash": fail}):
-        await on.put("t")
+        await on.put("t", lease_ms=30_000)
         error = (await on.did()).error or ""
     assert error.startswith("RuntimeError: xxx")
     assert error.endswith("characters more]")
@@ -380,20 +380,20 @@ async def test_a_thread_that_cannot_be_stopped_keeps_its_slot_until_it_ends(tmp_
 
     def block(task: ExternalTask) -> str:
         begun.set()
-        end.wait(5)
+        end.wait(60)
         return "late"
 
     async with real_bench() as on:
         worker = Worker(on.line, handlers={"bash": block}, concurrency=1)
         async with worker:
             await on.put("t", lease_ms=30)
-            await asyncio.to_thread(begun.wait, 5)
+            await asyncio.to_thread(begun.wait, 60)
             on.desk.withdraw("t", "stop")
             await on.line.beaten.wait()
             await asyncio.sleep(0)
             assert worker.stats.running == 1
             end.set()
-            await on.put("u")
+            await on.put("u", lease_ms=30_000)
             assert (await on.did("u")).result == "late"
         with pytest.raises(LeaseLostError):
             await on.desk.complete("t", "x", ExternalTaskResult())

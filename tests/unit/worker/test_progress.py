@@ -131,7 +131,7 @@ async def test_a_handler_on_a_thread_may_say_how_far_it_is() -> None:
     def work(task: ExternalTask) -> str:
         for percent in range(101):
             task.progress_is(f"{percent} of 100", percent)
-        assert heard.wait(5)
+        assert heard.wait(60)
         return threading.current_thread().name[:14]
 
     news: list[WorkerNews] = []
@@ -145,7 +145,7 @@ async def test_a_handler_on_a_thread_may_say_how_far_it_is() -> None:
         worker = Worker(on.line, handlers={"bash": work})
         worker.watch(listen)
         async with worker:
-            await on.put("t")
+            await on.put("t", lease_ms=30_000)
             assert (await on.did()).result == "laneway-worker"
             await asyncio.sleep(0)
     assert [each.kind for each in news if each.kind != "progress"] == ["ready", "began", "ended"]
