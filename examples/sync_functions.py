@@ -27,7 +27,6 @@ def count_for_ever(signal: AbortSignal) -> int:
 async def main() -> None:
     async with Lanes({"execute": 4}, threads_max=2) as lanes:
         jobs = [lanes.submit("execute", digest, name) for name in ("one", "two", "three")]
-        await asyncio.sleep(0.01)
         print(f"four slots but two threads: {jobs[2].explain()}")
         print(await asyncio.gather(*jobs))
 
