@@ -44,7 +44,8 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 ├─ DeniedError               a policy said no
 │  ├─ NotAuthenticatedError  no token, or one that does not count (any more)
 │  ├─ PermissionDeniedError  the sender lacks the right
-│  └─ ApprovalExpiredError   nobody answered in time
+│  ├─ ApprovalExpiredError   nobody answered in time
+│  └─ BudgetExhaustedError   a budget, or its guard, allows no further call of a model
 ├─ JobFailedError            a job ended without a value
 │  ├─ JobCancelledError      somebody cancelled it
 │  ├─ JobAbortedError        its AbortSignal fired
@@ -67,6 +68,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 __all__ = (
     "REACTIONS",
     "ApprovalExpiredError",
+    "BudgetExhaustedError",
     "ClosedError",
     "ConfigError",
     "ConflictError",
@@ -552,6 +554,18 @@ class ApprovalExpiredError(DeniedError):
     """Nobody answered in time."""
 
     code = "approval_expired"
+
+
+class BudgetExhaustedError(DeniedError, RuntimeError):
+    """A budget, or the guard of a session, allows no further call of a model; the session stays open."""
+
+    code = "budget_exhausted"
+
+    def __init__(self, reason: str, *, resource: str = "", hint: str = "", **facts: Any) -> None:
+        of = f" ({resource})" if resource else ""
+        super().__init__(f"Budget exhausted{of}: {reason}", hint=hint, **facts)
+        self.resource = resource
+        self.reason = reason
 
 
 class JobFailedError(LanewayError):

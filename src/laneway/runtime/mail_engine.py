@@ -121,6 +121,8 @@ class MailEngine(Errands):
         self.compact: Callable[[Owner], Awaitable[bool]] = _nothing_to_compact
         """Has the conversation of a session shortened, when it is its turn; whether there is anybody who can."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
+        self.on_loaded: Callable[[list[StateRow]], None] = lambda rows: None
+        """Gets the live rows of the workspace before anything goes on."""
 
     # ---- opening and closing ----
 
@@ -149,6 +151,7 @@ class MailEngine(Errands):
         except BaseException:
             await self.store.close()
             raise
+        self.on_loaded(loaded.states)
         self.is_open = True
         self.carry_out()
         return [row for row in loaded.states if row.kind == "schedule"]
