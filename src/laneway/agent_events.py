@@ -16,6 +16,7 @@ __all__ = (
     "AGENT_EVENTS",
     "AgentEvent",
     "BackgroundEndEvent",
+    "BudgetThresholdHitEvent",
     "CommandDeadLetteredEvent",
     "CommandRetryEvent",
     "ConfirmationEscalatedEvent",
@@ -562,6 +563,18 @@ class QueueAlertEvent(AgentEvent):
     lane: str
     alert_type: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetThresholdHitEvent(AgentEvent):
+    """A budget is nearly used up (`kind` is `soft`) or used up (`hard`); in tokens, or in dollars for money."""
+
+    event_type: ClassVar[str] = "budget_threshold_hit"
+    resource: str
+    kind: str
+    consumed: float
+    limit: float
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from laneway.errors import ConfigError
 from laneway.mail import Mode, QueueOptions
 from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
 from laneway.records import DURATION_MAX_MS, Boost, Effect, RateLimit, RetryPolicy, check_labels, check_whole
+from laneway.spending import Budget
 
 __all__ = (
     "SESSION_LANES",
@@ -518,6 +519,10 @@ class SessionOptions(Checked):
     temperature: float | None = None
     thinking_budget: int | None = None
     max_output_tokens: int | None = None
+    budget_guard: Any = None
+    budget_on_error: Literal["allow", "deny"] | None = None
+    budget_guard_timeout_ms: int | None = None
+    budgets: Iterable[Budget | Mapping[str, Any]] | None = None
     host: Any = None
     tenant_id: str | None = None
     principal: str | None = None
@@ -562,6 +567,10 @@ class SessionOptions(Checked):
         "temperature": optional(number(0, 2)),
         "thinking_budget": optional(whole(0)),
         "max_output_tokens": optional(whole(1)),
+        "budget_guard": anything,
+        "budget_on_error": optional(word("allow", "deny")),
+        "budget_guard_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
+        "budgets": optional(_each(record(Budget))),
         "host": anything,
         "tenant_id": optional(text),
         "principal": optional(text),

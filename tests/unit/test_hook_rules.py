@@ -49,6 +49,7 @@ NAMES = [
     "post_reasoning",
     "on_rate_limit",
     "on_confirmation",
+    "budget_threshold_hit",
 ]
 
 

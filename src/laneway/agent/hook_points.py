@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.hooks import Hooks
-from laneway.agent_events import AgentEvent
+from laneway.agent_events import AgentEvent, BudgetThresholdHitEvent
 from laneway.dialogue import Answer, ModelRequest, Prompt, ToolCall, Usage
 from laneway.errors import LanewayError, RunFailedError, text_of
 from laneway.kernel.hooks import HookAction
@@ -156,6 +156,11 @@ class RunHooks:
                 **_model(self._session), error=text_of(error), retry_after_ms=retry_after_ms, until_ms=until_ms
             )
             await self._hooks.tell("on_rate_limit", payload)
+
+    async def threshold_hit(self, event: BudgetThresholdHitEvent) -> None:
+        """A budget is nearly used up, or used up."""
+        if self._hooks.wants("budget_threshold_hit"):
+            await self._hooks.tell("budget_threshold_hit", self._payload(**event.data))
 
     # ---- the end ----
 

@@ -21,6 +21,7 @@ from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Final as Ended
 from laneway.mail import OnCrash
 from laneway.records import LaneConfig
+from laneway.runtime.budget_desk import BudgetDesk
 from laneway.runtime.errands import WAIT_LANE
 from laneway.runtime.task_desk import TaskDesk
 from laneway.system import HostEnv
@@ -97,6 +98,9 @@ class Host:
         self.closing: asyncio.Task[None] | None = None
         engine = self.inbox.engine
         self.desk = TaskDesk(engine, hall)
+        self.budgets = BudgetDesk(engine)
+        engine.on_loaded = self.budgets.load
+        engine.before_letting_go = self.budgets.close
         self.desk.settling = functools.partial(settling, self)
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.turn_lane = self._turn_lane

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
+from laneway.agent.budgeting import Budgeting
 from laneway.agent.hearing import heard_answer
 from laneway.agent.hook_points import RunHooks, withheld
 from laneway.agent.host import account_of
@@ -70,6 +71,7 @@ from laneway.mail import ApprovalState, Message, MessageKind, TurnState
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
+    from laneway.ports import Model
     from laneway.runtime.handles import Job
     from laneway.runtime.turns import Turn
 
@@ -118,6 +120,9 @@ class Run:
         self.machine = self._new_machine()
         self.calls = CallMaker(self)
         self.hooks = RunHooks(self)
+        self.budgeting = Budgeting(self)
+        self.heard = False  # whether the model has begun to answer
+        self.parked_until = 0  # the end of the window that it has said it waits for
         self._base: list[Utterance] = []
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment
@@ -223,6 +228,8 @@ class Run:
     def leave(self) -> None:
         """It has ended: nothing of the conversation is kept for it."""
         self._base = []
+        if not self.goes_on_later and self.session.parent is None:
+            self.session.host.budgets.end_run(self.origin)
         self.ended.set()
 
     async def _go(self) -> str | None:
@@ -337,7 +344,7 @@ class Run:
         while True:
             request = self._request(purpose)
             try:
-                answer = await self._call_model(request)
+                answer = await self.budgeting.ask(request)
             except ModelLimitedError as error:
                 await self._wait_for_limit(error)
             except ModelUnavailableError as error:
@@ -382,22 +389,22 @@ class Run:
     def _said(self) -> list[Utterance]:
         return [*self._base, *self.machine.said()]
 
-    async def _call_model(self, request: ModelRequest) -> Answer:
-        closed = self.session.host.closed_model(account_of(self.session.model))
+    async def call_model(self, request: ModelRequest, model: Model) -> Answer:
+        """One call of a model, through its lanes."""
+        closed = self.session.host.closed_model(account_of(model))
         if closed is not None:  # somebody else has heard that the provider takes no calls now
             self._phase(TurnState.WAITING)
             self.waits_for, until = closed
             self.emit(RunWaitingEvent(reason=self.waits_for, until_ms=until))
-        self.model_job = job = self.session.submit_model(functools.partial(self._stream, request))
+        self.model_job = job = self.session.submit_model(functools.partial(self._stream, request, model), model)
         try:
             answer: Answer = await outcome(job, "the run was ended")
         finally:
             self.model_job = None
         return answer
 
-    async def _stream(self, request: ModelRequest) -> Answer:
+    async def _stream(self, request: ModelRequest, model: Model) -> Answer:
         """In its slot: take in what the model says, piece by piece."""
-        model = self.session.model
         visible = request.purpose == "answer"
         stream: AsyncIterator[Chunk] | None = None
         if self.waits_for:  # for a provider that takes calls again
@@ -406,6 +413,7 @@ class Run:
         try:
             stream = model.stream(request)
             async for chunk in stream:
+                self.heard = True
                 if isinstance(chunk, Answer):
                     return heard_answer(chunk, model.name)
                 if visible:
@@ -446,9 +454,17 @@ class Run:
 
     async def _wait(self, delay_ms: int, reason: str) -> None:
         """Wait a while; the slots of the turn are lent meanwhile."""
+        self.wait_begins(reason)
+        await self.session.host.wait(delay_ms)
+        self.wait_ends()
+
+    def wait_begins(self, reason: str) -> None:
+        """It does nothing from now on, and says why."""
         self._phase(TurnState.WAITING)
         self.waits_for = reason
-        await self.session.host.wait(delay_ms)
+
+    def wait_ends(self) -> None:
+        """It goes on."""
         self.waits_for = ""
         self._phase(TurnState.THINKING)
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 from laneway.agent.approving import Approving
 from laneway.agent.background import Background
 from laneway.agent.book import Book
+from laneway.agent.budget_guard import GuardPost
+from laneway.agent.budgeting import Budgeted
 from laneway.agent.confirmations import Confirmations
 from laneway.agent.delegating import Delegating
 from laneway.agent.direct import DirectTools
@@ -38,7 +40,7 @@ from laneway.agent.subagent_tools import with_subagent_tools
 from laneway.agent.subagents import Delegates
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
-from laneway.dialogue import Answer, ToolCall, ToolContext, ToolSpec, Usage, Utterance
+from laneway.dialogue import ToolCall, ToolContext, ToolSpec, Usage, Utterance
 from laneway.errors import (
     ClosedError,
     ConfigError,
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
     from laneway.agent.settings import SessionSettings
     from laneway.options import SessionOptions
     from laneway.ports import Model, Store, Tool
-    from laneway.runtime.handles import Job
     from laneway.runtime.turns import Turn
     from laneway.system import HostEnv
 
@@ -74,7 +75,7 @@ RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
 
-class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Reports):
+class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Reports):
     """One conversation with an agent. Make it with `AsyncAgent.session`."""
 
     def __init__(
@@ -113,6 +114,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.tool_specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.toolbox.values())
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)
+        self.guard_post = GuardPost(self)
         self.externals = Externals(self)
         self.background_calls = Background(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
@@ -216,6 +218,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self._agent.sources.equip(self)
         warn_of_rules(self, self._agent)
         await self.externals.open()
+        host.budgets.adopt(self.settings.budgets)
         if self.settings.max_subagents is not None:
             host.lanes.resize(SUBAGENT_LANE, self.settings.max_subagents)
         await self.delegates.open()
@@ -685,12 +688,6 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         if tool.spec.local:  # what never goes out does not follow the handler of its lane
             return lane == QUERY or tool.spec.parallel
         return lane == QUERY or tool.spec.parallel or not self.lanes.handler_of(lane).ordered
-
-    def submit_model(self, run: Callable[[], Awaitable[Answer]]) -> Job[Answer]:
-        """A model call: through the lane `generate` of this session, if it has lanes, and that of the model."""
-        if self.lanes is not None:
-            return self.lanes.submit_model(lambda _: run(), model_lane=self.model_lane, label=self.model.name)
-        return self.host.inbox.lanes.submit(self.model_lane, run, label=self.model.name)
 
     def resume_wanted(self, turn: Turn) -> str:
         """The run that a message asks to go on with."""

@@ -10,6 +10,7 @@ from laneway.mail import Mode, QueueOptions
 from laneway.options import SessionOptions, SessionQueueConfig, merge
 from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
+from laneway.spending import Budget
 
 __all__ = ("SessionSettings", "settled")
 
@@ -49,6 +50,10 @@ class SessionSettings:
     temperature: float | None = None
     thinking_budget: int | None = None
     max_output_tokens: int | None = None
+    budget_guard: Any = None
+    budget_on_error: str = "allow"
+    budget_guard_timeout_ms: int = 5_000
+    budgets: tuple[Budget, ...] = ()
     tenant_id: str | None = None
     principal: str | None = None
     agent_template_id: str | None = None

@@ -57,6 +57,7 @@ OBSERVERS: Final = (
     "post_planning",
     "on_rate_limit",
     "on_confirmation",
+    "budget_threshold_hit",
 )
 """Told of what has happened."""
 SILENT: Final = (

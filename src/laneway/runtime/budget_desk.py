@@ -134,6 +134,7 @@ class BudgetDesk:
         self._calendar = Calendar()
         self._rows: dict[CountKey, _Row] = {}
         self._rules: dict[str, _Rule] = {}
+        self._unclaimed: dict[str, list[StateRow]] = {}  # by budget: counts whose budget nobody has named yet
         self._waiting: list[_Waiter] = []
         self._parked: set[asyncio.Future[None]] = set()
         self._journal: Journal | None = None
@@ -151,11 +152,18 @@ class BudgetDesk:
         for row in kept:
             if row.kind == RULE:
                 self._load_rule(row)
-        loaded = [found for row in kept if row.kind == COUNT and (found := self._load_count(row)) is not None]
+            elif row.kind == COUNT:
+                self._unclaimed.setdefault(json.loads(row.body)["key"][0], []).append(row)
+        for name in list(self.budgets.rules):
+            self._claim(name)
+        self._forget_old()
+
+    def _claim(self, name: str) -> None:
+        """Take over the counts of a budget: it is known now."""
+        loaded = [self._load_count(row) for row in self._unclaimed.pop(name, ())]
         self.budgets.load(loaded)
         for count in loaded:
             self._rows[count.key].stored = count.granted
-        self._forget_old()
 
     def _load_rule(self, row: StateRow) -> None:
         body: dict[str, Any] = json.loads(row.body)
@@ -167,15 +175,11 @@ class BudgetDesk:
         elif name in self.budgets.rules:
             self.budgets.drop_rule(name)
 
-    def _load_count(self, row: StateRow) -> Count | None:
+    def _load_count(self, row: StateRow) -> Count:
         body: dict[str, Any] = json.loads(row.body)
         key = CountKey(*body["key"])
-        rule = self.budgets.rules.get(key.budget)
         owner = Owner(row.tenant, row.workspace, row.session)
-        if rule is None:  # its budget is gone from the configuration
-            self._forget(StateKey(COUNT, row.id), owner)
-            return None
-        count = Count(key, rule, Period(key.from_ms, body["until_ms"]), warned=body["warned"])
+        count = Count(key, self.budgets.rules[key.budget], Period(key.from_ms, body["until_ms"]), warned=body["warned"])
         for name in ("spent", "granted", "lost", "overrun"):
             setattr(count, name, Amount(*body[name]))
         self._rows[key] = _Row(count, owner, row.seq)
@@ -202,6 +206,15 @@ class BudgetDesk:
     def _failed(self, owner: Owner, error: Exception) -> None:
         """The store has refused rows: whoever waits for them hears of it, and what is in memory still counts."""
         _log.warning("counts of budgets of %r could not be stored: %s", owner.tenant, text_of(error))
+
+    def adopt(self, rules: Iterable[Budget]) -> None:
+        """Have the budgets that a configuration names; what somebody has set while the server ran counts more."""
+        for rule in rules:
+            self._configured[rule.name] = rule
+            if rule.name not in self._rules and self.budgets.rules.get(rule.name) != rule:
+                self.budgets.set_rule(rule)
+                self._claim(rule.name)
+                self._look_again()
 
     # ---- one call ----
 
@@ -323,6 +336,7 @@ class BudgetDesk:
         """Make or change a budget, on disk before it holds; whoever is parked looks again."""
         await self._store_rule(rule.name, rule)
         self.budgets.set_rule(rule)
+        self._claim(rule.name)
         self._look_again()
 
     async def drop_rule(self, name: str) -> None:

@@ -123,6 +123,8 @@ class MailEngine(Errands):
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
         self.on_loaded: Callable[[list[StateRow]], None] = lambda rows: None
         """Gets the live rows of the workspace before anything goes on."""
+        self.before_letting_go: Callable[[], Awaitable[None]] = _nothing_more
+        """Writes what it has left while the store is open, when every turn has ended."""
 
     # ---- opening and closing ----
 
@@ -213,6 +215,7 @@ class MailEngine(Errands):
         try:
             async with asyncio.timeout(CLOSE_PATIENCE_S):
                 await asyncio.gather(*reloads, return_exceptions=True)
+                await self.before_letting_go()
                 await self.journal.settled()
                 await claims.give_back(self.store, "inbox", self.workspace)
         except TimeoutError:
@@ -753,6 +756,10 @@ def _cancelled_by(turn: Turn) -> _End:
     if job is not None and job.stop is Stop.TIMEOUT:
         return _End(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
     return _End(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
+
+
+async def _nothing_more() -> None:
+    pass
 
 
 async def _nothing_to_compact(_: Owner) -> bool:

@@ -187,6 +187,7 @@ class Session(Twin[AsyncSession]):
     register_hook = on_loop(AsyncSession.register_hook)
     unregister_hook = on_loop(AsyncSession.unregister_hook)
     hook_count = on_loop(AsyncSession.hook_count)
+    set_budget_guard = on_loop(AsyncSession.set_budget_guard)
     skills_available = on_loop(AsyncSession.skills_available)
     skill_problems = on_loop(AsyncSession.skill_problems)
     use_skill = on_loop(AsyncSession.use_skill)
