@@ -56,6 +56,21 @@ class History(Protocol):
     async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
         """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
 
+    async def states_newest(  # noqa: PLR0913 - keyword-only: which rows are wanted
+        self,
+        owner: Owner,
+        kind: str,
+        *,
+        state: str = "",
+        live: bool = False,
+        before_seq: int = 0,
+        limit: int = 200,
+    ) -> list[StateRow]:
+        """State rows as of `states`, newest first, of one state if it is given; `before_seq` 0: from the last one.
+
+        `live` True: only what a restart would load, which is found at once, however long the history is.
+        """
+
     async def events(
         self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
     ) -> list[EventRow]:

@@ -247,6 +247,29 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
+    async def states_newest(  # noqa: PLR0913 - keyword-only: which rows are wanted
+        self,
+        owner: Owner,
+        kind: str,
+        *,
+        state: str = "",
+        live: bool = False,
+        before_seq: int = 0,
+        limit: int = 200,
+    ) -> list[StateRow]:
+        """State rows as of `states`, newest first, of one state if it is given; `before_seq` 0: from the last one.
+
+        `live` True: only what a restart would load, which is found at once, however long the history is.
+        """
+        rows = [
+            row
+            for drawer in self._drawers(owner)
+            for row in drawer.states.values()
+            if row.kind == kind and (not before_seq or row.seq < before_seq) and state in ("", row.state)
+            if row.live or not live
+        ]
+        return sorted(rows, key=_by_seq, reverse=True)[: max(limit, 0)]
+
     async def events(
         self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
     ) -> list[EventRow]:

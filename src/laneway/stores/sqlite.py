@@ -31,6 +31,7 @@ __all__ = ("BUSY_MS", "SqliteHistory", "SqliteStore")
 
 BUSY_MS: Final = 5000
 BUSY_MAX_MS: Final = 600_000
+SEQ_MAX: Final = 2**63 - 1
 
 R = TypeVar("R", MessageRow, StateRow, EventRow, EntryRow)
 
@@ -191,6 +192,24 @@ class SqliteHistory:
         """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
         name = "states_of_session" if owner.session else "states_of_workspace"
         return await self._rows(StateRow, name, _facts(owner, after_seq, limit, kind=kind))
+
+    async def states_newest(  # noqa: PLR0913 - keyword-only: which rows are wanted
+        self,
+        owner: Owner,
+        kind: str,
+        *,
+        state: str = "",
+        live: bool = False,
+        before_seq: int = 0,
+        limit: int = 200,
+    ) -> list[StateRow]:
+        """State rows as of `states`, newest first, of one state if it is given; `before_seq` 0: from the last one.
+
+        `live` True: only what a restart would load, which is found at once, however long the history is.
+        """
+        name = "states_of_session_newest" if owner.session else "states_of_workspace_newest"
+        more = {"before_seq": before_seq or SEQ_MAX, "least": int(live)}
+        return await self._rows(StateRow, name, {**_facts(owner, 0, limit, kind=kind, state=state), **more})
 
     async def events(
         self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000

@@ -166,6 +166,30 @@ WHERE rowid IN (
 )
 ORDER BY seq;
 
+-- name: states_of_session_newest
+-- State rows of a session, newest first, of one state if it is given.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states INDEXED BY states_by_session
+WHERE
+    workspace = :workspace AND live IN (:least, 1) AND tenant = :tenant AND session = :session AND kind = :kind
+    AND seq < :before_seq AND (:state = '' OR state = :state)
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: states_of_workspace_newest
+-- State rows of all sessions, newest first, of one state if it is given.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states
+WHERE rowid IN (
+    SELECT rowid FROM states INDEXED BY states_by_session
+    WHERE
+        workspace = :workspace AND live IN (:least, 1) AND tenant = :tenant AND kind = :kind AND seq < :before_seq
+        AND (:state = '' OR state = :state)
+    ORDER BY seq DESC
+    LIMIT :limit
+)
+ORDER BY seq DESC;
+
 -- name: events_of_session
 -- Everything that has happened in a session.
 SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
