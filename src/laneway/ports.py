@@ -47,6 +47,11 @@ class History(Protocol):
     ) -> list[MessageRow]:
         """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
 
+    async def messages_newest(
+        self, owner: Owner, *, state: str = "", before_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
 

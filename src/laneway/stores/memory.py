@@ -228,6 +228,18 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
+    async def messages_newest(
+        self, owner: Owner, *, state: str = "", before_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
+        rows = [
+            row
+            for drawer in self._drawers(owner)
+            for row in drawer.messages.values()
+            if (not before_seq or row.seq < before_seq) and state in ("", row.state)
+        ]
+        return sorted(rows, key=_by_seq, reverse=True)[: max(limit, 0)]
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
         return self._disk.states.get(StateKey(kind, row_id))

@@ -172,6 +172,14 @@ class SqliteHistory:
         name = "messages_of_session" if owner.session else "messages_of_workspace"
         return await self._rows(MessageRow, name, _facts(owner, after_seq, limit, state=state))
 
+    async def messages_newest(
+        self, owner: Owner, *, state: str = "", before_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
+        name = "messages_of_session_newest" if owner.session else "messages_of_workspace_newest"
+        facts = {**_facts(owner, 0, limit, state=state), "before_seq": before_seq or SEQ_MAX}
+        return await self._rows(MessageRow, name, facts)
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
         rows = await self._rows(StateRow, "state_by_key", {"kind": kind, "id": row_id})

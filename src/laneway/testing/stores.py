@@ -376,6 +376,9 @@ async def check_history_answers_in_order(open_store: OpenStore) -> None:
     assert await history.messages(OWNER, state="s1", limit=1) == mine[:1]
     assert await history.messages(everybody) == messages
     assert await history.messages(everybody, state="s0", after_seq=4) == messages[5::2]
+    assert await history.messages_newest(everybody) == messages[::-1]
+    assert await history.messages_newest(everybody, state="s0", before_seq=8, limit=2) == [messages[5], messages[3]]
+    assert await history.messages_newest(OWNER, before_seq=7) == mine[2::-1]
     assert await history.message("m3") == messages[2]
     assert await history.message("nobody") is None
     turns = [row for row in states if row.kind == "turn"]
@@ -395,6 +398,7 @@ async def check_history_answers_in_order(open_store: OpenStore) -> None:
     assert await history.state("turn", "t4") is None
     for limit in (0, -1):
         assert await history.messages(OWNER, limit=limit) == []
+        assert await history.messages_newest(OWNER, limit=limit) == []
         assert await history.states(OWNER, "turn", limit=limit) == []
         assert await history.states_newest(OWNER, "turn", limit=limit) == []
         assert await history.events(OWNER, limit=limit) == []

@@ -131,6 +131,28 @@ WHERE tenant = :tenant AND workspace = :workspace AND seq > :after_seq AND (:sta
 ORDER BY seq
 LIMIT :limit;
 
+-- name: messages_of_session_newest
+-- Messages of a session, newest first, of one state if it is given.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_by_session
+WHERE
+    workspace = :workspace AND live IN (0, 1) AND tenant = :tenant AND session = :session AND seq < :before_seq
+    AND (:state = '' OR state = :state)
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: messages_of_workspace_newest
+-- Messages of all sessions, newest first, of one state if it is given.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_of_workspace
+WHERE tenant = :tenant AND workspace = :workspace AND seq < :before_seq AND (:state = '' OR state = :state)
+ORDER BY seq DESC
+LIMIT :limit;
+
 -- name: state_by_key
 -- One state row.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
