@@ -52,6 +52,9 @@ class History(Protocol):
     ) -> list[MessageRow]:
         """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
 
+    async def messages_by_id(self, message_ids: Sequence[str]) -> list[MessageRow | None]:
+        """One message for each id, in their order; None where there is none."""
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
 

@@ -116,6 +116,8 @@ TABLE: dict[str, Ask] = {
     "GET /v1/sessions/{key}/pending": OF_SESSION,
     "GET /v1/sessions/{key}/history": OF_SESSION,
     "GET /v1/sessions/{key}/transcript": OF_SESSION,
+    "GET /v1/sessions/{key}/conversation": OF_SESSION,
+    "GET /v1/sessions/{key}/messages": Ask("key", query={"id": "message_id"}),
     "POST /v1/sessions/{key}/stop": OF_SESSION,
     "GET /v1/sessions/{key}/runs": OF_SESSION,
     "GET /v1/runs/{run_id}": OF_RUN,
@@ -252,7 +254,8 @@ class Houses:
             path = f"{path[: path.index('{')]}{thing}{path[path.index('}') + 1 :]}"
         said = json.dumps(ask.body).replace(LEASE, self.lease).replace(THING, thing)
         body, headers = json.loads(said), self.second
-        return await self.stage.client.request(method, path, json=body, params=ask.query, headers=headers)
+        query = {name: self.ids.get(value, value) for name, value in ask.query.items()}
+        return await self.stage.client.request(method, path, json=body, params=query, headers=headers)
 
     def leaks(self, told: str, *said: str) -> list[str]:
         """What of the first tenant is in an answer, apart from what the second has said itself."""
@@ -266,6 +269,7 @@ class Houses:
             f"sessions/{KEY}",
             f"sessions/{KEY}/pending",
             f"sessions/{KEY}/history",
+            f"sessions/{KEY}/conversation",
             "ledger",
             "dead-letters",
             "approvals",
@@ -279,6 +283,7 @@ class Houses:
         told = [await body_of(each) for each in answers]
         for each in told[1]["items"]:
             each["waited_ms"] = each["reason"] = None  # they tell the time
+        told[3]["seq"] = None  # it grows with all that is told
         for each in told[-2]["items"]:
             each["remaining_ms"] = each["lease_left_ms"] = None
         told[-1]["seen_ago_ms"] = None

@@ -240,6 +240,10 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq, reverse=True)[: max(limit, 0)]
 
+    async def messages_by_id(self, message_ids: Sequence[str]) -> list[MessageRow | None]:
+        """One message for each id, in their order; None where there is none."""
+        return [await self.message(each) for each in message_ids]
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
         return self._disk.states.get(StateKey(kind, row_id))

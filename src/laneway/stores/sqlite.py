@@ -180,6 +180,17 @@ class SqliteHistory:
         facts = {**_facts(owner, 0, limit, state=state), "before_seq": before_seq or SEQ_MAX}
         return await self._rows(MessageRow, name, facts)
 
+    async def messages_by_id(self, message_ids: Sequence[str]) -> list[MessageRow | None]:
+        """One message for each id, in their order; None where there is none."""
+        wanted = list(message_ids)
+
+        def work(connection: sqlite3.Connection) -> list[MessageRow | None]:
+            found = (connection.execute(statement("message_by_id"), {"id": each}).fetchone() for each in wanted)
+            return [None if row is None else MessageRow._make(row) for row in found]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work) if wanted else []
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
         rows = await self._rows(StateRow, "state_by_key", {"kind": kind, "id": row_id})

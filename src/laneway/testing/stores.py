@@ -395,6 +395,8 @@ async def check_history_answers_in_order(open_store: OpenStore) -> None:
     living = [row for row in turns if row.live]
     assert await history.states_newest(OWNER, "turn", live=True) == living[::-1]
     assert await history.states_newest(everybody, "turn", live=True, limit=1) == living[-1:]
+    assert await history.messages_by_id(["m3", "nobody", "m1"]) == [messages[2], None, messages[0]]
+    assert await history.messages_by_id([]) == []
     assert await history.state("turn", "t4") is None
     for limit in (0, -1):
         assert await history.messages(OWNER, limit=limit) == []
