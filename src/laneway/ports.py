@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from laneway.dialogue import Chunk, Intent, ModelRequest, ToolContext, ToolOutput, ToolSpec
 from laneway.external import ExternalTaskResult, Lease, Progress
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
+from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow, Troubles
 
 __all__ = ("Clock", "History", "Ids", "Model", "Random", "Store", "Tool", "Transport")
 
@@ -105,6 +105,9 @@ class History(Protocol):
 
     async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
         """Session keys that have messages, in alphabetical order after `after`."""
+
+    async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
+        """What needs somebody in a workspace, at most so much of each kind; it costs what there is of that."""
 
 
 class Store(Protocol):

@@ -24,6 +24,7 @@ __all__ = (
     "Row",
     "StateKey",
     "StateRow",
+    "Troubles",
 )
 
 
@@ -130,6 +131,18 @@ class Loaded(NamedTuple):
 
     messages: list[MessageRow]
     states: list[StateRow]
+
+
+class Troubles(NamedTuple):
+    """What needs somebody in a workspace, each newest first.
+
+    `unknown` are calls of which nobody knows how far they came, `dead` the messages that are dead letters, `broken` the
+    turns that did not come to their end and after which nothing was tried in their session.
+    """
+
+    unknown: list[StateRow]
+    dead: list[MessageRow]
+    broken: list[StateRow]
 
 
 class Lookup(NamedTuple):

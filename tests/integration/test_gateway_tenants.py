@@ -87,6 +87,8 @@ TABLE: dict[str, Ask] = {
     "GET /readyz": NOTHING,
     "GET /metrics": NOTHING,
     "GET /v1/about": NOTHING,
+    "GET /v1/attention": NOTHING,
+    "GET /v1/now": NOTHING,
     "POST /v1/sessions/{key}/messages": ELSEWHERE,
     "GET /v1/messages/{message_id}": OF_MESSAGE,
     "PATCH /v1/messages/{message_id}": Ask("message_id", {"text": "mine now"}),

@@ -26,12 +26,16 @@ from laneway.rows import (
     Row,
     StateKey,
     StateRow,
+    Troubles,
 )
 
 __all__ = ("MemoryDisk", "MemoryHistory", "MemoryStore")
 
 KEPT_MAX: Final = 500_000
 """How many ended messages, ended states, events and entries are kept, of each."""
+
+BROKEN: Final = frozenset({"failed", "interrupted", "fenced"})  # states of turns
+SETTLED: Final = frozenset({"retried", "purged"})  # what became of dead letters that are none any more
 
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
@@ -343,6 +347,26 @@ class MemoryHistory:
             if owner.tenant == tenant and owner.session > after and drawers[owner].messages
         ]
         return list(islice(sorted(found), max(limit, 0)))
+
+    async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
+        """What needs somebody in a workspace, at most so much of each kind."""
+        unknown, dead, broken = list[StateRow](), list[MessageRow](), list[StateRow]()
+        for drawer in self._drawers(Owner(tenant, workspace)):
+            states = drawer.states.values()
+            unknown += (row for row in states if row.kind == "intent" and row.state == "unknown" and row.live)
+            dead += (row for row in drawer.messages.values() if row.state == "dead_lettered" and self._is_dead(row))
+            last = max((row for row in states if row.kind == "turn"), key=_by_seq, default=None)
+            broken += [last] if last is not None and last.state in BROKEN else []
+        unknown.sort(key=_by_seq, reverse=True)
+        dead.sort(key=_by_seq, reverse=True)
+        broken.sort(key=_by_seq, reverse=True)
+        most = max(limit, 0)
+        return Troubles(unknown[:most], dead[:most], broken[:most])
+
+    def _is_dead(self, row: MessageRow) -> bool:
+        """Whether nobody has sent it again or forgotten it."""
+        mark = self._disk.states.get(StateKey("dead_letter", row.id))
+        return mark is None or mark.state not in SETTLED
 
     def _drawers(self, owner: Owner) -> list[_Drawer]:
         drawers = self._disk.drawers

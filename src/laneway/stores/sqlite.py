@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from laneway.errors import LanewayError, StoreUnavailableError, UnknownStoreError
 from laneway.records import check_whole
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
+from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow, Troubles
 from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, refused
 from laneway.stores.sqlite_threads import Reader
 from laneway.stores.sqlite_writer import FILES, OpenFile
@@ -32,6 +32,7 @@ __all__ = ("BUSY_MS", "SqliteHistory", "SqliteStore")
 BUSY_MS: Final = 5000
 BUSY_MAX_MS: Final = 600_000
 SEQ_MAX: Final = 2**63 - 1
+SETTLED_MAX: Final = 500  # dead letters and broken turns of old that are looked through for those that still matter
 
 R = TypeVar("R", MessageRow, StateRow, EventRow, EntryRow)
 
@@ -265,6 +266,21 @@ class SqliteHistory:
 
         def work(connection: sqlite3.Connection) -> list[str]:
             return [row[0] for row in connection.execute(statement("sessions"), facts)]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
+
+    async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
+        """What needs somebody in a workspace, at most so much of each kind."""
+        most = max(limit, 0)
+        facts = {"tenant": tenant, "workspace": workspace, "limit": most, "scan": most + SETTLED_MAX}
+
+        def work(connection: sqlite3.Connection) -> Troubles:
+            return Troubles(
+                _select(connection, StateRow, "unknown_calls", facts),
+                _select(connection, MessageRow, "dead_messages", facts),
+                _select(connection, StateRow, "broken_turns", facts),
+            )
 
         file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
         return await _ask(file.queries, file.path, work)

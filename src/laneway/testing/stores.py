@@ -410,6 +410,45 @@ async def check_history_answers_in_order(open_store: OpenStore) -> None:
     await store.close()
 
 
+async def check_troubles_are_those_that_still_need_somebody(open_store: OpenStore) -> None:
+    """Unknown calls, dead letters that nobody has sent again, turns that broke and were the last of their session."""
+    store = open_store("troubles")
+    await store.open()
+    third = Owner("acme", "main", "chat-3")
+    elsewhere, stranger = Owner("acme", "side", "chat-1"), Owner("zeta", "main", "chat-1")
+    unknown = [state_row("intent", f"i{n}", OWNER, seq=n, state="unknown") for n in (1, 2)]
+    dead = [message_row(f"d{n}", OTHER, seq=n, live=0, state="dead_lettered") for n in (3, 4, 5)]
+    broken = [
+        state_row("turn", "t1", OWNER, seq=10, live=0, state="failed"),
+        state_row("turn", "t2", OTHER, seq=11, live=0, state="interrupted"),
+    ]
+    others = [
+        state_row("intent", "i3", OWNER, seq=20, state="intended"),
+        state_row("intent", "i4", OWNER, seq=21, live=0, state="settled"),
+        message_row("d9", OWNER, seq=22, live=0, state="ran"),
+        message_row("gone", OTHER, seq=23, live=0, state="dead_lettered"),
+        state_row("dead_letter", "gone", OTHER, seq=24, live=0, state="purged"),
+        state_row("dead_letter", "d3", OTHER, seq=25, live=0, state="edited"),
+        state_row("turn", "t3", third, seq=26, live=0, state="fenced"),
+        state_row("turn", "t4", third, seq=27, live=0, state="succeeded"),
+        state_row("turn", "t5", elsewhere, seq=28, live=0, state="failed"),
+        state_row("intent", "i5", stranger, seq=29, state="unknown"),
+        message_row("d10", stranger, seq=30, live=0, state="dead_lettered"),
+    ]
+    await _commit_each(store, [*unknown, *dead, *broken, *others])
+    found = await store.history.troubles("acme", "main")
+    assert found.unknown == unknown[::-1]
+    assert found.dead == dead[::-1]
+    assert found.broken == broken[::-1]
+    newest = await store.history.troubles("acme", "main", limit=1)
+    assert newest == (unknown[1:], dead[2:], broken[1:])
+    for limit in (0, -1):
+        assert await store.history.troubles("acme", "main", limit=limit) == ([], [], [])
+    await _commit_each(store, [state_row("turn", "t6", OTHER, seq=40)])
+    assert (await store.history.troubles("acme", "main")).broken == broken[:1]
+    await store.close()
+
+
 async def check_events_and_entries_are_read_by_session(open_store: OpenStore) -> None:
     """Events of a session, a message, a turn; the beginning or the end of a transcript; the sessions there are."""
     store = open_store("events")
@@ -671,6 +710,7 @@ STORE_CHECKS: Final[tuple[Callable[[OpenStore], Awaitable[None]], ...]] = (
     check_only_live_rows_are_loaded,
     check_find_sees_what_was_asked_before,
     check_history_answers_in_order,
+    check_troubles_are_those_that_still_need_somebody,
     check_events_and_entries_are_read_by_session,
     check_owners_are_kept_apart,
     check_an_old_owner_is_refused,

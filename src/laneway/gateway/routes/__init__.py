@@ -8,6 +8,7 @@ from laneway.gateway.channels import routes as channels
 from laneway.gateway.openai import completions, models, responses
 from laneway.gateway.routes import (
     approvals,
+    attention,
     audit,
     configuration,
     conversations,
@@ -41,6 +42,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     models.router,
     tokens.router,
     audit.router,
+    attention.router,
     sessions.router,
     conversations.router,
     runs.router,

@@ -319,6 +319,60 @@ WITH RECURSIVE keys (workspace) AS (
 )
 SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
 
+-- name: unknown_calls
+-- Calls of which nobody knows how far they came, newest first: they are live, and what is live is never much.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states
+WHERE rowid IN (
+    SELECT rowid FROM states INDEXED BY states_by_session
+    WHERE workspace = :workspace AND live = 1 AND tenant = :tenant AND kind = 'intent'
+)
+AND state = 'unknown'
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: dead_messages
+-- Messages that are dead letters still, newest first, among the newest that ever were.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages
+WHERE
+    rowid IN (
+        SELECT rowid FROM messages INDEXED BY messages_dead
+        WHERE tenant = :tenant AND workspace = :workspace AND state = 'dead_lettered'
+        ORDER BY seq DESC
+        LIMIT :scan
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM states AS mark
+        WHERE mark.kind = 'dead_letter' AND mark.id = messages.id AND mark.state IN ('retried', 'purged')
+    )
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: broken_turns
+-- Turns that did not come to their end and after which nothing was tried in their session, newest first.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states AS turn
+WHERE
+    turn.rowid IN (
+        SELECT rowid FROM states INDEXED BY states_broken
+        WHERE
+            tenant = :tenant AND workspace = :workspace AND kind = 'turn'
+            AND state IN ('failed', 'interrupted', 'fenced')
+        ORDER BY seq DESC
+        LIMIT :scan
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM states AS later INDEXED BY states_by_session
+        WHERE
+            later.workspace = turn.workspace AND later.live IN (0, 1) AND later.tenant = turn.tenant
+            AND later.session = turn.session AND later.kind = 'turn' AND later.seq > turn.seq
+    )
+ORDER BY turn.seq DESC
+LIMIT :limit;
+
 -- name: counts
 -- How many rows there are, and how many of them are live.
 SELECT 'messages' AS name, count(*) AS total, (SELECT count(*) FROM messages WHERE live = 1) AS live FROM messages
