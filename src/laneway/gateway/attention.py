@@ -78,8 +78,8 @@ async def cares_of(gateway: Gateway, caller: Caller, workspaces: Sequence[Worksp
         found["ledger"] += map(_of_call, troubles.unknown)
         found["dead_letters"] += [*_dead_calls(workspace, caller), *map(_of_letter, troubles.dead)]
         found["runs"] += _broken(troubles.broken, since)
-        kept = {"ledger": troubles.unknown, "dead_letters": troubles.dead, "runs": troubles.broken}
-        more.update(name for name, rows in kept.items() if len(rows) >= COUNTED_MAX)
+        kept = {"ledger": len(troubles.unknown), "dead_letters": len(troubles.dead), "runs": len(troubles.broken)}
+        more.update(name for name, count in kept.items() if count >= COUNTED_MAX)
     shared = sees_shared(caller)
     lanes = list(gateway.lanes.engine.kernel.registry.lanes.values()) if shared else []
     wall, now = gateway.lanes.engine.wall_ms(), gateway.lanes.engine.now()

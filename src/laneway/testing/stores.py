@@ -422,7 +422,7 @@ async def check_troubles_are_those_that_still_need_somebody(open_store: OpenStor
         state_row("turn", "t1", OWNER, seq=10, live=0, state="failed"),
         state_row("turn", "t2", OTHER, seq=11, live=0, state="interrupted"),
     ]
-    others = [
+    others: list[Row] = [
         state_row("intent", "i3", OWNER, seq=20, state="intended"),
         state_row("intent", "i4", OWNER, seq=21, live=0, state="settled"),
         message_row("d9", OWNER, seq=22, live=0, state="ran"),
