@@ -18,7 +18,10 @@ const JSON_FOLDED = 600;
 const COPIED_MS = 1500;
 
 const TONES = {
-  ok: ["succeeded", "ok", "done", "completed", "valid", "open", "delivered", "answered", "approved", "healthy", "active", "settled", "merged", "steered"],
+  ok: [
+    "succeeded", "ok", "done", "completed", "valid", "open", "delivered", "answered", "approved", "healthy", "active", "settled",
+    "merged", "steered",
+  ],
   run: ["running", "started", "working", "claimed", "taken", "sending", "cancelling", "out", "in_flight", "model", "tool"],
   wait: ["queued", "waiting", "parked", "pending", "scheduled", "collecting", "asked", "retrying", "delayed", "available", "wanted"],
   warn: ["held", "paused", "closed", "unknown", "draining", "quiet", "interrupted", "expired", "timed_out", "timeout", "retry", "stale"],

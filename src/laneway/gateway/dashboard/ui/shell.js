@@ -77,8 +77,8 @@ function Header({ isMenu, setMenu, openHelp }) {
 
 function Model({ workspace }) {
   if (workspace.scripted) {
-    return html`<span class="chip shell-model shell-scripted" title="This model plays a script and understands nothing. Start the server with --model for a real one.">
-      Scripted model</span>`;
+    const words = "This model plays a script and understands nothing. Start the server with --model for a real one.";
+    return html`<span class="chip shell-model shell-scripted" title=${words}>Scripted model</span>`;
   }
   return html`<span class="chip shell-model" title="The model of this workspace">${workspace.model}</span>`;
 }
@@ -87,7 +87,8 @@ function Rights({ facts }) {
   const right = ["admin", "operate", "chat"].find((each) => can(each)) ?? "none";
   const words = { admin: "administrator", operate: "operator", chat: "chat only", none: "no rights" }[right];
   const use = () => wantToken({ detail: `You are here with: ${facts.scopes.join(", ") || "nothing"}.` });
-  return html`<${Button} kind="quiet" icon="key" class="shell-rights" title="What you may do here. Press to use another token." onClick=${() => { use(); }}>
+  const title = "What you may do here. Press to use another token.";
+  return html`<${Button} kind="quiet" icon="key" class="shell-rights" title=${title} onClick=${() => { use(); }}>
     <span class="shell-rights-words">${words}</span></${Button}>`;
 }
 
@@ -100,10 +101,15 @@ function Navigation({ isMenu, counts, close }) {
         <h2>${group}</h2>
         <ul>${NAMED.filter((each) => each.group === group).map((each) => html`<li key=${each.name}>
           <a href=${href(each.name)} aria-current=${name === each.name ? "page" : undefined}>${each.title}
-            ${counts[each.name] ? html`<span class="shell-count" title="needs somebody">${counts[each.name] > 999 ? "999+" : counts[each.name]}
-              <span class="visually-hidden"> need somebody</span></span>` : null}</a></li>`)}</ul>
+            <${Count} value=${counts[each.name]} /></a></li>`)}</ul>
       </div>`)}
     </nav>`;
+}
+
+function Count({ value }) {
+  if (!value) return null;
+  return html`<span class="shell-count" title="needs somebody">${value > 999 ? "999+" : value}
+    <span class="visually-hidden"> need somebody</span></span>`;
 }
 
 /** The view of a route. A route or a module that is not there is said, and breaks nothing. */
@@ -130,7 +136,8 @@ function Place({ at }) {
   if (!view) return html`<${Nowhere} name=${at.name} />`;
   if (loaded.name !== at.name) return html`<${Loading} text=${`Opening ${view.title} …`} />`;
   if (loaded.error) {
-    const error = { message: `${view.title} could not be loaded`, hint: "The server may have been updated, or is away. Try again, or reload the page." };
+    const hint = "The server may have been updated, or is away. Try again, or reload the page.";
+    const error = { message: `${view.title} could not be loaded`, hint };
     return html`<${Page} title=${view.title}><${ErrorBox} error=${error} retry=${() => setTries(tries + 1)} /></${Page}>`;
   }
   const key = `${at.name}/${at.params.join("/")}/${place.value.workspace}`;
@@ -156,7 +163,8 @@ class Guard extends Component {
 
   render({ title, children }, { error }) {
     if (!error) return children;
-    const words = { message: `${title} has a mistake: ${error.message}`, hint: "Please report it, with what the console of the browser says." };
+    const hint = "Please report it, with what the console of the browser says.";
+    const words = { message: `${title} has a mistake: ${error.message}`, hint };
     return html`<${Page} title=${title}><${ErrorBox} error=${words} retry=${() => this.setState({ error: null })} /></${Page}>`;
   }
 }

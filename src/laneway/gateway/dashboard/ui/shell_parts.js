@@ -33,7 +33,8 @@ export function TokenDialog({ want }) {
     <${Form} onSubmit=${submit}>
       ${want.detail ? html`<p>${shown(want.detail)}</p>` : null}
       <${Field} label="Token" error=${error} hint="It is kept in this tab only, and forgotten when you close it.">
-        <input ref=${field} type="password" autocomplete="off" spellcheck=${false} value=${words} onInput=${(event) => setWords(event.target.value)} />
+        <input ref=${field} type="password" autocomplete="off" spellcheck=${false} value=${words}
+          onInput=${(event) => setWords(event.target.value)} />
       </${Field}>
       <p class="dim">A server that is started in a terminal prints one. Else make one:
         <code>laneway token create me --scope ${scope === "chat" ? "operate" : scope}</code></p>

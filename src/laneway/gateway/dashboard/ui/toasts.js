@@ -36,20 +36,19 @@ function dismiss(id) {
 
 /** Where notes appear; the shell has one. */
 export function Toasts() {
-  return h(
-    "div",
-    { class: "toasts", role: "status", "aria-live": "polite" },
-    toasts.value.map((each) =>
-      h("div", { class: `toast toast-${each.tone}`, key: each.id }, [
-        h("div", { class: "toast-words" }, [
-          h("div", null, shown(each.text)),
-          each.hint ? h("div", { class: "dim" }, shown(each.hint)) : null,
-        ]),
-        each.action
-          ? h("button", { type: "button", class: "button button-quiet", onClick: () => { dismiss(each.id); each.action.run(); } }, each.action.text)
-          : null,
-        h("button", { type: "button", class: "button button-quiet button-icon", "aria-label": "Dismiss", onClick: () => dismiss(each.id) }, h(Icon, { name: "x" })),
-      ]),
-    ),
-  );
+  const list = toasts.value.map((each) => h(Toast, { key: each.id, ...each }));
+  return h("div", { class: "toasts", role: "status", "aria-live": "polite" }, list);
+}
+
+function Toast({ id, text, tone, hint, action }) {
+  const act = () => {
+    dismiss(id);
+    action.run();
+  };
+  const close = { type: "button", class: "button button-quiet button-icon", "aria-label": "Dismiss", onClick: () => dismiss(id) };
+  return h("div", { class: `toast toast-${tone}` }, [
+    h("div", { class: "toast-words" }, [h("div", null, shown(text)), hint ? h("div", { class: "dim" }, shown(hint)) : null]),
+    action ? h("button", { type: "button", class: "button button-quiet", onClick: act }, action.text) : null,
+    h("button", close, h(Icon, { name: "x" })),
+  ]);
 }
