@@ -724,6 +724,11 @@ class Inbox:
             timezone=timezone,
         )
 
+    @property
+    def clockwork(self) -> Clockwork:
+        """Its schedules, for those who change one or send one now."""
+        return self._clockwork
+
     async def unschedule(self, schedule_id: str) -> bool:
         """Forget a schedule. False: there is none of that id."""
         self._engine.check_open()

@@ -481,7 +481,11 @@ def _exact(arguments: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A message that is sent by the clock. Exactly one of `cron`, `at_ms` and `every_ms` is set."""
+    """A message that is sent by the clock. Exactly one of `cron`, `at_ms` and `every_ms` is set.
+
+    `last_ms` is when its time last came (0: never yet), `last_id` the message it sent last, and `last_note` why it
+    sent none at that time.
+    """
 
     id: str
     session_key: str
@@ -494,6 +498,10 @@ class Schedule:
     tenant: str = "default"
     kind: MessageKind = MessageKind.SYSTEM
     timezone: str = "UTC"
+    paused: bool = False
+    last_ms: int = 0
+    last_id: str = ""
+    last_note: str = ""
 
 
 class Stopped(NamedTuple):

@@ -84,6 +84,9 @@ class History(Protocol):
     ) -> list[EventRow]:
         """Events of a session, or of one message or turn of it, oldest first."""
 
+    async def events_newest(self, owner: Owner, *, before_seq: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Events of a session, newest first; `before_seq` 0: from the last one."""
+
     async def events_between(
         self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
     ) -> list[EventRow]:

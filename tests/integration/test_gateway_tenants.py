@@ -157,6 +157,11 @@ TABLE: dict[str, Ask] = {
     "POST /v1/schedules": Ask(body={"session_key": "own", "text": "hello", "every_ms": 3_600_000}),
     "GET /v1/schedules/{schedule_id}": Ask("schedule_id"),
     "DELETE /v1/schedules/{schedule_id}": Ask("schedule_id"),
+    "POST /v1/schedules/preview": Ask(body={"cron": "0 9 * * *"}),
+    "PATCH /v1/schedules/{schedule_id}": Ask("schedule_id", {"paused": True}),
+    "POST /v1/schedules/{schedule_id}/run": Ask("schedule_id"),
+    "GET /v1/usage": Ask(query={"group": "run"}),
+    "GET /v1/usage/limits": NOTHING,
     "GET /v1/config": NOTHING,
     "GET /v1/workspaces": NOTHING,
     "GET /v1/tenants": NOTHING,
@@ -188,6 +193,8 @@ OPERATE = {
     "POST /v1/approvals/{approval_id}",
     "POST /v1/schedules",
     "DELETE /v1/schedules/{schedule_id}",
+    "PATCH /v1/schedules/{schedule_id}",
+    "POST /v1/schedules/{schedule_id}/run",
 }
 OPENAI: dict[str, Any] = {
     "/v1/chat/completions": {

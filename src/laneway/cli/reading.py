@@ -288,8 +288,20 @@ class StoreReader:
         items = []
         for row in self._live("schedule", session):
             facts = {"schedule_id": row.id, "session_key": row.session, "workspace": row.workspace}
-            items.append({**facts, **json.loads(row.body)})
-        return _page(items)
+            body = json.loads(row.body)
+            last_id, last_ms = body.pop("last_id", ""), body.pop("last_ms", 0)
+            last = self._rows.message(last_id) if last_id else None
+            done = {
+                "paused": body.pop("paused", False),
+                "last_ms": last_ms or None,
+                "last_note": body.pop("last_note", ""),
+                "last_message_id": last_id or None,
+                "last_disposition": None if last is None else last.state,
+                "last_outcome": None if last is None else last.outcome or None,
+                "last_run_id": None if last is None else last.turn_id or None,
+            }
+            items.append({**facts, **body, **done})
+        return _page(sorted(items, key=lambda each: (each["next_ms"], each["schedule_id"])))
 
     def tasks(self, *, limit: int = 200, after: str = "", workspace: str = "", **asked: str) -> dict[str, Any]:
         """External tasks: those that have not ended, or those of one state. A store is read for one `workspace`."""

@@ -27,6 +27,7 @@ from laneway.gateway.observed import Observer
 from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
+from laneway.gateway.usage import UsageBooks
 from laneway.gateway.workspaces import Workspace, fair
 from laneway.gateway.writing import write_row
 from laneway.kernel import directives
@@ -92,6 +93,7 @@ class Gateway:
             workspace.hub.counts = self.tokens.counts
         self.rates = Rates(settings.requests_per_second, self.env.clock)
         self.audit = Audit(self.store, self.env.clock)
+        self.usage = UsageBooks(self.store, self.env.clock)
         self.admission = Admission(self)
         self.observer = Observer(self, os.environ if environ is None else environ)
         self._probe: asyncio.Task[str] | None = None

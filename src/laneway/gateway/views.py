@@ -631,10 +631,17 @@ class ScheduleView(View):
     kind: str
     timezone: str
     next_ms: int
+    paused: bool = Field(default=False, description="It sends nothing until it goes on.")
+    last_ms: int | None = Field(None, description="When its time last came; null: never yet.")
+    last_note: str = Field("", description="Why it sent nothing at that time.")
+    last_message_id: str | None = Field(None, description="What it sent last.")
+    last_disposition: str | None = Field(None, description="What has become of that.")
+    last_outcome: str | None = None
+    last_run_id: str | None = None
 
     @classmethod
-    def of(cls, schedule: Schedule, workspace: str) -> ScheduleView:
-        """A schedule of a workspace."""
+    def of(cls, schedule: Schedule, workspace: str, last: Ended | None = None) -> ScheduleView:
+        """A schedule of a workspace, and what has become of the message it sent last."""
         return cls(
             schedule_id=schedule.id,
             session_key=schedule.session_key,
@@ -647,4 +654,11 @@ class ScheduleView(View):
             kind=schedule.kind.value,
             timezone=schedule.timezone,
             next_ms=schedule.next_ms,
+            paused=schedule.paused,
+            last_ms=schedule.last_ms or None,
+            last_note=schedule.last_note,
+            last_message_id=schedule.last_id or None,
+            last_disposition=None if last is None else last.disposition.value,
+            last_outcome=None if last is None or last.outcome is None else last.outcome.value,
+            last_run_id=None if last is None else last.turn_id,
         )

@@ -304,6 +304,13 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
+    async def events_newest(self, owner: Owner, *, before_seq: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Events of a session, newest first; `before_seq` 0: from the last one."""
+        drawer = self._disk.drawers.get(owner)
+        found = drawer.events.values() if drawer is not None else ()
+        rows = [row for row in found if not before_seq or row.seq < before_seq]
+        return sorted(rows, key=_by_seq, reverse=True)[: max(limit, 0)]
+
     async def events_between(
         self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
     ) -> list[EventRow]:

@@ -239,6 +239,11 @@ class SqliteHistory:
         facts = _facts(owner, after_seq, limit, message_id=message_id, turn_id=turn_id)
         return await self._rows(EventRow, name, facts)
 
+    async def events_newest(self, owner: Owner, *, before_seq: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Events of a session, newest first; `before_seq` 0: from the last one."""
+        facts = {**_facts(owner, 0, limit), "before_seq": before_seq or SEQ_MAX}
+        return await self._rows(EventRow, "events_newest", facts)
+
     async def events_between(
         self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
     ) -> list[EventRow]:

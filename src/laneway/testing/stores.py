@@ -404,6 +404,7 @@ async def check_history_answers_in_order(open_store: OpenStore) -> None:
         assert await history.states(OWNER, "turn", limit=limit) == []
         assert await history.states_newest(OWNER, "turn", limit=limit) == []
         assert await history.events(OWNER, limit=limit) == []
+        assert await history.events_newest(OWNER, limit=limit) == []
         assert await history.entries(OWNER, limit=limit) == []
         assert await history.entries(OWNER, limit=limit, newest=True) == []
         assert await history.sessions("acme", "main", limit=limit) == []
@@ -464,6 +465,9 @@ async def check_events_and_entries_are_read_by_session(open_store: OpenStore) ->
     await _commit(store, alone, job)
     assert await history.events(OWNER) == events
     assert await history.events(OWNER, after_seq=5, limit=3) == events[5:8]
+    assert await history.events_newest(OWNER) == events[::-1]
+    assert await history.events_newest(OWNER, before_seq=events[5].seq, limit=3) == events[4:1:-1]
+    assert await history.events_newest(Owner("zeta", "main", "chat-1")) == []
     assert await history.events(OWNER, message_id="m0") == events[3::2]
     assert await history.events(OWNER, turn_id="t0", after_seq=3, limit=2) == [events[5], events[8]]
     assert await history.events(OWNER, message_id="m1", turn_id="t0") == [events[2], events[8]]

@@ -26,6 +26,7 @@ from laneway.gateway.routes import (
     task_work,
     tasks,
     tokens,
+    usage,
     workers,
 )
 
@@ -54,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     dead_letters.router,
     approvals.router,
     schedules.router,
+    usage.router,
     configuration.router,
     channels.router,
 )

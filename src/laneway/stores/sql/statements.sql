@@ -220,6 +220,14 @@ WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq
 ORDER BY seq
 LIMIT :limit;
 
+-- name: events_newest
+-- What has happened in a session, the last thing first.
+SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
+FROM events
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq < :before_seq
+ORDER BY seq DESC
+LIMIT :limit;
+
 -- name: events_of_message
 -- What has happened to a message (in a turn, if one is given).
 SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
