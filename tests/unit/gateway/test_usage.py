@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from laneway.dialogue import Usage
+from laneway.gateway.settings import WorkspaceSpec
 from laneway.gateway.usage import HOUR_MS, UsageBook, call_of
-from laneway.models import say
+from laneway.models import ScriptedModel, say
 from laneway.rows import Batch, Owner, StateRow
 from laneway.stores.memory import MemoryStore
 from laneway.testing import FakeClock
-from tests.gateway_stage import gateway_stage
+from tests.gateway_stage import SIMPLE, gateway_stage, spec_of
 from tests.routes_stage import body_of, refusal
 
 OWNER = Owner("acme", "default")
@@ -37,6 +38,12 @@ async def keep(store: MemoryStore, *rows: StateRow) -> None:
         owner = Owner(row.tenant, row.workspace, row.session)
         (result,) = await store.commit([Batch(owner, store.epoch, (row,))])
         assert result.error is None
+
+
+def priced(folder: Path, text: str = SIMPLE) -> WorkspaceSpec:
+    """A workspace whose model says what every answer costs."""
+    usage = Usage(input_tokens=1_000, output_tokens=50, cost=0.5)
+    return spec_of(folder, text=text, model=ScriptedModel([[say("one")]] * 5, usage=usage))
 
 
 class CountingStore(MemoryStore):
@@ -123,25 +130,23 @@ def test_a_round_without_a_call_and_a_damaged_one_count_for_nothing(body: str) -
 
 
 async def test_usage_is_shown_in_every_grouping(tmp_path: Path) -> None:
-    used = Usage(input_tokens=1_000, output_tokens=50, cost=0.5)
-    script = [say("one", usage=used), say("two", usage=Usage(input_tokens=10, output_tokens=5))]
-    async with gateway_stage(tmp_path, script=script) as stage:
-        await stage.send("s1", "hello")
-        await stage.send("s2", "hello")
+    async with gateway_stage(tmp_path, specs=[priced(tmp_path)]) as stage:
+        for key in ("s1", "s1", "s2"):
+            await stage.send(key, "hello")
 
         async def usage(group: str, **more: Any) -> dict[str, Any]:
             return dict(await body_of(await stage.client.get("/v1/usage", params={"group": group, **more})))
 
         days = await usage("day", timezone="Europe/Berlin")
-        assert (days["total"]["calls"], days["total"]["cost"], days["total"]["priced_calls"]) == (2, 0.5, 1)
-        assert [each["input_tokens"] for each in days["items"]] == [1_010]
+        assert (days["total"]["calls"], days["total"]["cost"], days["total"]["priced_calls"]) == (3, 1.5, 3)
+        assert sum(each["input_tokens"] for each in days["items"]) == 3_000
         sessions = await usage("session")
         assert [each["key"] for each in sessions["items"]] == ["s1", "s2"]
-        assert sessions["items"][1]["cost"] is None
+        assert [each["cost"] for each in sessions["items"]] == [1.0, 0.5]
         assert [each["key"] for each in (await usage("model"))["items"]] == ["scripted"]
         assert [each["key"] for each in (await usage("workspace"))["items"]] == ["default"]
         runs = await usage("run", limit=1)
-        assert (runs["items"][0]["session_key"], runs["left_out"]) == ("s1", 1)
+        assert (runs["items"][0]["cost"], runs["left_out"]) == (0.5, 2)
         assert runs["items"][0]["workspace"] == "default"
         assert (await usage("session", to_ms=1))["items"] == []
         wrong = await stage.client.get("/v1/usage", params={"timezone": "Nowhere"})
@@ -160,8 +165,7 @@ async def test_usage_of_another_tenant_is_not_shown(tmp_path: Path) -> None:
 
 async def test_it_is_shown_how_close_runs_have_come_to_their_limits(tmp_path: Path) -> None:
     text = "default_model: scripted\nmax_tool_rounds: 7\nmax_execution_time_ms: 60000\n"
-    script = [say("one", usage=Usage(input_tokens=10, output_tokens=50))]
-    async with gateway_stage(tmp_path, script=script, text=text) as stage:
+    async with gateway_stage(tmp_path, specs=[priced(tmp_path, text)]) as stage:
         await stage.send("s1", "hello")
         found = await body_of(await stage.client.get("/v1/usage/limits"))
         limits = {each["name"]: each for each in found["items"]}
