@@ -5,14 +5,14 @@ export const GROUPS = ["Now", "Work", "Insight", "Setup"];
 /** One row per view. `attention`: the count of `/v1/attention` that is shown beside it. `hidden`: reached from others only. */
 export const VIEWS = [
   { name: "overview", title: "Overview", group: "Now", key: "o" },
-  { name: "lanes", title: "Lanes", group: "Now", key: "l" },
+  { name: "lanes", title: "Lanes", group: "Now", key: "l", attention: "lanes" },
   { name: "sessions", title: "Sessions", group: "Now", key: "s" },
   { name: "approvals", title: "Approvals", group: "Now", key: "a", attention: "approvals" },
   { name: "chat", title: "Chat", group: "Now", hidden: true },
   { name: "story", title: "Story", group: "Now", hidden: true },
   { name: "tasks", title: "Tasks", group: "Work", key: "t", attention: "tasks" },
   { name: "workers", title: "Workers", group: "Work", key: "w" },
-  { name: "letters", title: "Dead letters", group: "Work", key: "d", attention: "letters" },
+  { name: "letters", title: "Dead letters", group: "Work", key: "d", attention: "dead_letters" },
   { name: "ledger", title: "Ledger", group: "Work", key: "e", attention: "ledger" },
   { name: "schedules", title: "Schedules", group: "Work", key: "c" },
   { name: "usage", title: "Usage", group: "Insight", key: "u" },

@@ -41,6 +41,7 @@ export function useAttention(isReady) {
 }
 
 function countsOf(answer) {
-  const told = answer?.counts ?? {};
-  return Object.fromEntries(VIEWS.filter((each) => each.attention).map((each) => [each.name, told[each.attention] ?? 0]));
+  return Object.fromEntries(
+    VIEWS.filter((each) => each.attention).map((each) => [each.name, answer?.[each.attention]?.count ?? 0]),
+  );
 }
