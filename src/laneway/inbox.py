@@ -463,10 +463,13 @@ class Inbox:
 
     # ---- the queue as an object ----
 
-    def pending(self, session_key: str, *, tenant: str = "default") -> list[PendingMessage]:
-        """What waits in a session, in order, each with its place and why it waits."""
+    def pending(
+        self, session_key: str, *, tenant: str = "default", after: int = 0, limit: int | None = None
+    ) -> list[PendingMessage]:
+        """What waits in a session, in order, each with its place and why it waits; at most `limit` behind a place."""
         self._engine.check_open()
-        return self._engine.kernel.pending(self._owner(session_key, tenant), now=self._engine.now())
+        owner = self._owner(session_key, tenant)
+        return self._engine.kernel.pending(owner, now=self._engine.now(), after=after, limit=limit)
 
     def peek_pending(self, session_key: str, *, tenant: str = "default") -> list[Message]:
         """The messages that wait in a session, without taking them."""
@@ -497,6 +500,13 @@ class Inbox:
     async def release(self, message_id: str, *, actor: str = "host") -> None:
         """Let a held message wait in its place again."""
         await self._change(message_id, self._engine.kernel.release, actor=actor)
+
+    async def send_as(self, message_id: str, mode: Mode | str, *, actor: str = "host") -> None:
+        """Let a waiting message do what another mode does, as if it came with it now."""
+        wanted = Mode.parse(mode)
+        item = self._engine.kernel.items.get(message_id)
+        settings = self.settings_of(item.owner) if item is not None else QueueSettings()
+        await self._change(message_id, self._engine.kernel.send_as, wanted, settings, actor=actor)
 
     async def withdraw(self, message_id: str, reason: str = "withdrawn", *, actor: str = "host") -> None:
         """Take a waiting message back."""

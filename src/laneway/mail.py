@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -473,6 +474,21 @@ class Approval:
     def is_about(self, action: str, arguments: Mapping[str, Any]) -> bool:
         """Whether it is about exactly this: 1, 1.0 and true are three different things."""
         return self.action == action and _exact(self.arguments) == _exact(arguments)
+
+    @property
+    def text(self) -> str:
+        """The arguments as text, exactly as they run: whoever reads numbers as JavaScript does takes 1.0 for 1."""
+        shown = json.dumps(dict(self.arguments), indent=2, ensure_ascii=False)
+        try:
+            shown.encode()
+        except UnicodeEncodeError:
+            return json.dumps(dict(self.arguments), indent=2)
+        return shown
+
+    @property
+    def digest(self) -> str:
+        """What it is about, in short: whoever sends it back has seen these arguments and no others."""
+        return hashlib.sha256(json.dumps([self.action, _exact(self.arguments)]).encode()).hexdigest()
 
 
 def _exact(arguments: Mapping[str, Any]) -> str:

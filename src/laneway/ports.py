@@ -7,7 +7,19 @@ from typing import Any, Protocol
 
 from laneway.dialogue import Chunk, Intent, ModelRequest, ToolContext, ToolOutput, ToolSpec
 from laneway.external import ExternalTaskResult, Lease, Progress
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow, Troubles
+from laneway.rows import (
+    Batch,
+    BatchResult,
+    EntryRow,
+    EventRow,
+    LastEvent,
+    Loaded,
+    Lookup,
+    MessageRow,
+    Owner,
+    StateRow,
+    Troubles,
+)
 
 __all__ = ("Clock", "History", "Ids", "Model", "Random", "Store", "Tool", "Transport")
 
@@ -93,6 +105,12 @@ class History(Protocol):
         """Events of all sessions with numbers above one and up to another, oldest first.
 
         It costs as much as there are sessions, and events between the two numbers.
+        """
+
+    async def last_events(self, tenant: str, workspace: str) -> list[LastEvent]:
+        """The newest event of each session, the session that was quiet longest first.
+
+        It costs as much as there are sessions, however many events they have.
         """
 
     async def entries(

@@ -17,6 +17,7 @@ __all__ = (
     "BatchResult",
     "EntryRow",
     "EventRow",
+    "LastEvent",
     "Loaded",
     "Lookup",
     "MessageRow",
@@ -83,6 +84,14 @@ class EventRow(NamedTuple):
     message_id: str
     turn_id: str
     body: str
+
+
+class LastEvent(NamedTuple):
+    """The newest event of a session: when something last happened there."""
+
+    session: str
+    seq: int
+    at_ms: int
 
 
 class EntryRow(NamedTuple):

@@ -116,6 +116,7 @@ TABLE: dict[str, Ask] = {
     "GET /v1/sessions/{key}": OF_SESSION,
     "PATCH /v1/sessions/{key}/settings": Ask("key", {"mode": "reject"}),
     "GET /v1/sessions/{key}/pending": OF_SESSION,
+    "DELETE /v1/sessions/{key}/pending": OF_SESSION,
     "GET /v1/sessions/{key}/history": OF_SESSION,
     "GET /v1/sessions/{key}/transcript": OF_SESSION,
     "GET /v1/sessions/{key}/conversation": OF_SESSION,

@@ -175,7 +175,7 @@ class StoreReader:
             }
             for place, row in enumerate(self._waiting(key), 1)
         ]
-        return _page(items)
+        return {**_page(items), "total": len(items)}
 
     def history(self, key: str, *, limit: int = 200, conversation: int | None = None) -> dict[str, Any]:
         """What was said in a session."""
@@ -475,6 +475,8 @@ def _approval(row: StateRow) -> dict[str, Any]:
         "run_id": approval.turn_id,
         "action": approval.action,
         "arguments": dict(approval.arguments),
+        "arguments_text": approval.text,
+        "digest": approval.digest,
         "state": approval.state.value,
         "why": approval.why,
         "call_id": approval.call_id,

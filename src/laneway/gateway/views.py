@@ -44,6 +44,7 @@ __all__ = (
     "Reason",
     "RunView",
     "ScheduleView",
+    "SenderView",
     "SettingView",
     "StepView",
     "Taken",
@@ -583,6 +584,8 @@ class ApprovalView(View):
     run_id: str
     action: str
     arguments: dict[str, Any]
+    arguments_text: str = Field(description="The same as text, exactly as they run.")
+    digest: str = Field(description="Of what it is about; an answer that names it counts for nothing else.")
     state: str
     why: str = ""
     call_id: str = ""
@@ -593,11 +596,17 @@ class ApprovalView(View):
     escalated: bool = False
     reason: str = ""
     answered_by: str = ""
+    awaited: bool = Field(default=False, description="Whether its time runs: a run waits for it at this moment.")
+    on_timeout: str = Field("", description="What happens when its time is over: `reject` or `auto_approve`.")
+    asked_for: SenderView | None = Field(None, description="For whom the run works, while it goes on.")
 
     @classmethod
-    def of(cls, approval: Approval, workspace: str) -> ApprovalView:
-        """A request of a workspace."""
+    def of(cls, approval: Approval, workspace: str, **now: Any) -> ApprovalView:
+        """A request of a workspace; `now` are facts that only the process knows."""
         return cls(
+            **now,
+            arguments_text=approval.text,
+            digest=approval.digest,
             approval_id=approval.id,
             session_key=approval.session_key,
             workspace=workspace,

@@ -19,6 +19,7 @@ from laneway.rows import (
     BatchResult,
     EntryRow,
     EventRow,
+    LastEvent,
     Loaded,
     Lookup,
     MessageRow,
@@ -323,6 +324,13 @@ class MemoryHistory:
             if after_seq < row.seq <= until_seq
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
+
+    async def last_events(self, tenant: str, workspace: str) -> list[LastEvent]:
+        """The newest event of each session, the session that was quiet longest first."""
+        drawers = self._disk.drawers
+        owners = [each for each in self._disk.owners_of(workspace) if each.tenant == tenant and each.session]
+        newest = [max(drawers[each].events.values(), key=_by_seq) for each in owners if drawers[each].events]
+        return sorted((LastEvent(row.session, row.seq, row.at_ms) for row in newest), key=lambda last: last.seq)
 
     async def entries(
         self,

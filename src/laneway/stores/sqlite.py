@@ -21,7 +21,19 @@ from typing import Any, Final, TypeVar
 
 from laneway.errors import LanewayError, StoreUnavailableError, UnknownStoreError
 from laneway.records import check_whole
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow, Troubles
+from laneway.rows import (
+    Batch,
+    BatchResult,
+    EntryRow,
+    EventRow,
+    LastEvent,
+    Loaded,
+    Lookup,
+    MessageRow,
+    Owner,
+    StateRow,
+    Troubles,
+)
 from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, refused
 from laneway.stores.sqlite_threads import Reader
 from laneway.stores.sqlite_writer import FILES, OpenFile
@@ -250,6 +262,16 @@ class SqliteHistory:
         """Events of all sessions with numbers above one and up to another, oldest first."""
         facts = {**_facts(Owner(tenant, workspace), after_seq, limit), "until_seq": until_seq}
         return await self._rows(EventRow, "events_between", facts)
+
+    async def last_events(self, tenant: str, workspace: str) -> list[LastEvent]:
+        """The newest event of each session, the session that was quiet longest first."""
+        facts = {"tenant": tenant, "workspace": workspace}
+
+        def work(connection: sqlite3.Connection) -> list[LastEvent]:
+            return list(map(LastEvent._make, connection.execute(statement("last_events"), facts)))
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
 
     async def entries(
         self,

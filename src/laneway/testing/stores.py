@@ -18,6 +18,7 @@ from laneway.rows import (
     BatchResult,
     EntryRow,
     EventRow,
+    LastEvent,
     Loaded,
     Lookup,
     MessageRow,
@@ -484,6 +485,11 @@ async def check_events_and_entries_are_read_by_session(open_store: OpenStore) ->
     for tenant, workspace, after_seq, limit in (("zeta", "main", 0, 9), ("acme", "x", 0, 9), ("acme", "main", 0, 0)):
         assert await between(tenant, workspace, after_seq=after_seq, until_seq=99, limit=limit) == []
     assert await between("acme", "main", after_seq=8, until_seq=8) == []
+    assert await history.last_events("acme", "main") == [
+        LastEvent(OTHER.session, 4, stray.at_ms),
+        LastEvent(OWNER.session, 12, events[-1].at_ms),
+    ]
+    assert await history.last_events("zeta", "main") == await history.last_events("acme", "x") == []
     assert await history.entries(OWNER) == entries
     assert await history.entries(OWNER, limit=2) == entries[:2]
     assert await history.entries(OWNER, limit=2, newest=True) == entries[-2:]

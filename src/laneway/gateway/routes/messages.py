@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from laneway.errors import ConflictError, MailboxFullError
 from laneway.gateway.access import Caller, Scope
@@ -59,11 +59,20 @@ class NewMessage(BaseModel):
 
 
 class Edit(BaseModel):
-    """Another text for a message that waits."""
+    """Another text for a message that waits, or another mode, or both."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "Hello, everybody"}]})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"text": "Hello, everybody"}, {"mode": "interrupt"}]}
+    )
 
-    text: str
+    text: str | None = None
+    mode: Mode | None = Field(None, description="It does what this mode does, as if it came with it now.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Edit:
+        if self.text is None and self.mode is None:
+            raise ValueError("nothing is to be changed")
+        return self
 
 
 class Move(BaseModel):
@@ -170,11 +179,14 @@ async def show(message_id: str, gateway: GatewayOf, caller: CallerOf) -> Message
     return MessageView.of(row, await workspace.inbox.status(message_id))
 
 
-@router.patch("/messages/{message_id}", summary="Change the text of a waiting message")
+@router.patch("/messages/{message_id}", summary="Change the text or the mode of a waiting message")
 async def edit(message_id: str, body: Edit, gateway: GatewayOf, caller: CallerOf) -> MessageView:
-    """Change what a message says while it waits."""
+    """Change what a message says while it waits, or what it does: it keeps its place, and a held one is released."""
     workspace, _ = await gateway.find_message(caller, message_id)
-    await workspace.inbox.edit(message_id, body.text, actor=caller.name)
+    if body.text is not None:
+        await workspace.inbox.edit(message_id, body.text, actor=caller.name)
+    if body.mode is not None:
+        await workspace.inbox.send_as(message_id, body.mode, actor=caller.name)
     return await _shown(gateway, caller, message_id)
 
 

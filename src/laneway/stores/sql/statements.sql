@@ -271,6 +271,29 @@ WHERE
 ORDER BY events.seq
 LIMIT :limit;
 
+-- name: last_events
+-- When something last happened in each session: from one key to the next by seeking, and to the end of each.
+WITH RECURSIVE keys (session) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(later.session) FROM events AS later
+        WHERE later.tenant = :tenant AND later.workspace = :workspace AND later.session > keys.session
+    )
+    FROM keys
+    WHERE keys.session IS NOT NULL
+)
+SELECT events.session, events.seq, events.at_ms
+FROM keys
+CROSS JOIN events
+WHERE
+    keys.session > '' AND events.tenant = :tenant AND events.workspace = :workspace
+    AND events.session = keys.session AND events.seq = (
+        SELECT max(last.seq) FROM events AS last
+        WHERE last.tenant = :tenant AND last.workspace = :workspace AND last.session = keys.session
+    )
+ORDER BY events.seq;
+
 -- name: entries_oldest
 -- A transcript from its beginning.
 SELECT tenant, workspace, session, seq, at_ms, conversation, role, message_id, turn_id, text, body
