@@ -132,6 +132,11 @@ TABLE: dict[str, Ask] = {
     "POST /v1/ledger/{entry_id}/settle": Ask("entry_id", {"reason": "mine"}),
     "GET /v1/lanes": NOTHING,
     "PATCH /v1/lanes/{name}": Ask("lane", {"paused": True}),
+    "GET /v1/traffic": NOTHING,
+    "GET /v1/traffic/events": Ask(query={"follow": "false"}),
+    "GET /v1/traffic/history": NOTHING,
+    "GET /v1/jobs/{job_id}": Ask("job_id"),
+    "POST /v1/jobs/{job_id}/cancel": Ask("job_id"),
     "GET /v1/limits": NOTHING,
     "POST /v1/limits/{key}/close": Ask("lane"),
     "POST /v1/limits/{key}/open": Ask("lane"),
@@ -175,6 +180,9 @@ OWN_PROOF = {"POST /v1/channels/{name}/webhook"}  # a signature, not a token
 SHARED = {
     "GET /metrics",
     "GET /v1/lanes",
+    "GET /v1/traffic",
+    "GET /v1/traffic/events",
+    "GET /v1/traffic/history",
     "GET /v1/limits",
     "GET /v1/config",
     "GET /v1/tenants",
@@ -186,6 +194,7 @@ OPERATE = {
     "GET /v1/audit",
     "POST /v1/ledger/{entry_id}/settle",
     "PATCH /v1/lanes/{name}",
+    "POST /v1/jobs/{job_id}/cancel",
     "POST /v1/limits/{key}/close",
     "POST /v1/limits/{key}/open",
     "PATCH /v1/dead-letters/{letter_id}",
@@ -254,6 +263,7 @@ class Houses:
             "worker": f"{MARK}-worker",
             "approval_id": inbox.approvals(tenant="acme")[0].id,
             "token_id": tokens[0].id,
+            "job_id": next(job.id for job in stage.gateway.lanes.jobs() if MARK in job.label),
             "lane": next(name for name in stage.gateway.lanes.stats().lanes if MARK in name),
         }
 

@@ -76,6 +76,7 @@ TASK_ENDS = {
 }
 """Ends of a task that are no answer."""
 CUT_READ = "[Cancelled: the run was ended while this call ran]"
+ENDED_ALONE = "[Cancelled: this call was ended from outside {}; the run goes on ({})]"
 CUT_BEHIND = "[Cancelled: it was ended while it ran in the background]"
 UNREAD = "[{}: it was over when the run was ended; what it said was not read]"
 MOVE_AGAIN_MS = 1_000  # when a call could not be moved, because the store does not take it just now
@@ -652,6 +653,8 @@ class CallMaker:
             text = text if each.background is None else CUT_BEHIND
         if not each.cut and reason:  # its own lane has ended it
             text = f"{text[:-1]} ({reason})]"
+            if status is ResultStatus.CANCELLED and each.background is None and not self._run.turn.cancelled:
+                text = ENDED_ALONE.format("while it ran" if started else "before it had started", reason)
         return ToolResult(call_id=each.call.id, name=each.call.name, output=text, status=status)
 
     async def _wind_down(self, launched: list[_Call]) -> None:

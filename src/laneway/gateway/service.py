@@ -27,6 +27,7 @@ from laneway.gateway.observed import Observer
 from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
+from laneway.gateway.traffic import Traffic
 from laneway.gateway.usage import UsageBooks
 from laneway.gateway.workspaces import Workspace, fair
 from laneway.gateway.writing import write_row
@@ -96,6 +97,8 @@ class Gateway:
         self.usage = UsageBooks(self.store, self.env.clock)
         self.admission = Admission(self)
         self.observer = Observer(self, os.environ if environ is None else environ)
+        self.traffic = Traffic(self)
+        self.traffic.hub.counts = self.tokens.counts
         self._probe: asyncio.Task[str] | None = None
         self.is_open = False
         self.is_stopping = False
@@ -119,6 +122,7 @@ class Gateway:
                 await each.close()
             await self.store.close()
             raise
+        self.traffic.open()
         self.is_open = True
         return self
 
@@ -129,12 +133,14 @@ class Gateway:
         """The process is asked to end: streams end now, with a word about it, so that the server can."""
         self.is_stopping = True
         self.hall.close()
+        self.traffic.begin_stop()
         for workspace in self.workspaces.values():
             workspace.hub.close("stopping")
 
     def _end_streams(self, token_id: str, why: str) -> None:
         for workspace in self.workspaces.values():
             workspace.hub.close_token(token_id, why)
+        self.traffic.hub.close_token(token_id, why)
 
     async def close(self) -> None:
         """Give running turns their time; what has not ended stays in the store and goes on with the next start."""
@@ -142,6 +148,7 @@ class Gateway:
             return
         self.begin_stop()
         self.tokens.close()
+        self.traffic.close()
         self.is_open = False
         if self._probe is not None:
             await asyncio.wait({self._probe})  # it has a deadline
