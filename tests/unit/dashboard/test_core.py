@@ -215,7 +215,15 @@ def test_a_row_is_scrolled_to_only_if_it_is_not_seen_whole() -> None:
 
 
 def test_a_token_in_the_address_is_taken_out_of_it() -> None:
-    hashes = ["#token=lw_1", "#token=lw_1&to=/lanes", "#to=/chat/a%2520b&token=x", "#token=", "#/lanes?token=x", "", "#/"]
+    hashes = [
+        "#token=lw_1",
+        "#token=lw_1&to=/lanes",
+        "#to=/chat/a%2520b&token=x",
+        "#token=",
+        "#/lanes?token=x",
+        "",
+        "#/",
+    ]
     script = "return given.map((each) => m.tokenInHash(each));"
     assert play("core/access.js", script, hashes) == [
         {"token": "lw_1", "hash": "#/"},
@@ -229,7 +237,13 @@ def test_a_token_in_the_address_is_taken_out_of_it() -> None:
 
 
 def test_a_right_includes_what_is_less() -> None:
-    cases = [[["admin"], "operate"], [["admin"], "worker"], [["operate"], "chat"], [["chat"], "operate"], [None, "chat"]]
+    cases = [
+        [["admin"], "operate"],
+        [["admin"], "worker"],
+        [["operate"], "chat"],
+        [["chat"], "operate"],
+        [None, "chat"],
+    ]
     assert play("core/access.js", "return given.map(([has, needs]) => m.includes(has, needs));", cases) == [
         True, False, True, False, False,
     ]  # fmt: skip
@@ -267,7 +281,9 @@ ASKED = """
 
 
 def test_a_question_says_who_asks_and_where_and_an_answer_is_json() -> None:
-    script = ASKED + """
+    script = (
+        ASKED
+        + """
       m.place.value = { workspace: "room", tenant: "acme" };
       answers.push([200, { items: [] }], [204], [202, { ok: true }], [200, {}]);
       const found = [
@@ -276,6 +292,7 @@ def test_a_question_says_who_asks_and_where_and_an_answer_is_json() -> None:
       ];
       return [found, asked];
     """
+    )
     found, asked = play("core/api.js", script)
     place = {"Laneway-Workspace": "room", "Laneway-Tenant": "acme"}
     assert found == [{"items": []}, None, {"ok": True}, {}]
@@ -293,7 +310,9 @@ def test_a_question_says_who_asks_and_where_and_an_answer_is_json() -> None:
 
 
 def test_a_refusal_says_why_and_silence_is_another_thing() -> None:
-    script = ASKED + """
+    script = (
+        ASKED
+        + """
       answers.push(
         [409, { detail: "too late", hint: "wait", code: "conflict" }, { "Retry-After": "3" }],
         [502, "<html>a proxy</html>"], new TypeError("fetch failed"), [200, { back: 1 }],
@@ -303,6 +322,7 @@ def test_a_refusal_says_why_and_silence_is_another_thing() -> None:
       found.push(await told("/a"));
       return [found, away, [m.reach.value.ok, m.generation.value]];
     """
+    )
     found, away, back = play("core/api.js", script)
     assert found[0] == {
         "name": "Refused", "message": "too late", "status": 409, "code": "conflict", "hint": "wait", "retryAfterMs": 3000,
@@ -314,7 +334,9 @@ def test_a_refusal_says_why_and_silence_is_another_thing() -> None:
 
 
 def test_a_change_without_a_right_asks_for_a_token_and_is_sent_once_more() -> None:
-    script = ASKED + """
+    script = (
+        ASKED
+        + """
       const access = await import(given);
       const asks = [];
       access.wanted.subscribe((want) => want && asks.push([want.scope, want]));
@@ -331,6 +353,7 @@ def test_a_change_without_a_right_asks_for_a_token_and_is_sent_once_more() -> No
       results.push((await second).status, (await told("/lanes")).status);
       return [results, asks.map(([scope]) => scope), asked.map(([method, , headers]) => [method, headers.Authorization ?? ""])];
     """
+    )
     from laneway.gateway.dashboard_files import FOLDER
 
     results, scopes, asked = play("core/api.js", script, (FOLDER / "core" / "access.js").as_uri())
