@@ -1,5 +1,5 @@
 /** The third step of the guide: several sessions at once, until the lane that runs turns is full and some wait. */
-import { ask, newKey, Refused } from "../core/api.js";
+import { about, ask, newKey, place, Refused } from "../core/api.js";
 import { plural } from "../core/format.js";
 import { href } from "../core/router.js";
 import { useLoad } from "../ui/load.js";
@@ -8,10 +8,14 @@ import { Button, ErrorBox, html, Json, Text, toast, useEffect, useRef } from "..
 const EVERY_MS = 1000;
 const LANE = "main";
 
+function workspaceName() {
+  return place.value.workspace || about.value?.workspaces[0]?.name || "";
+}
+
 async function readLane(signal) {
   try {
     const { items } = await ask("/lanes", { signal, query: { limit: 1000 } });
-    return items.find((each) => each.name === LANE) ?? null;
+    return items.find((each) => each.name === `${workspaceName()}/${LANE}`) ?? items.find((each) => each.name === LANE) ?? null;
   } catch (error) {
     if (error instanceof Refused) return null; // lanes belong to all tenants: not everybody may see them
     throw error;
@@ -42,13 +46,14 @@ export function Filling({ course, change, text, countOf }) {
     toast(`${plural(count, "message was", "messages were")} sent.`);
     now.reload();
   };
-  return html`<p>Every run needs a slot of lane <code>${LANE}</code>, which is ${lane.data?.concurrency ?? "a few"} wide. This sends
-      ${count} messages to as many sessions: what finds no slot waits, and says why.</p>
+  const width = lane.data ? plural(lane.data.concurrency, "slot") : "a few slots";
+  return html`<p>Every run needs a slot of lane <code>${lane.data?.name ?? LANE}</code>, which has ${width}.${" "}
+      ${count} messages are sent to as many sessions: what finds no slot waits, and says why.</p>
     <${Json} value=${text} />
     <div class="row"><${Button} kind=${course.many ? "plain" : "primary"} icon="send" onClick=${send} disabled=${isBusy}>
       Send ${count} messages</${Button}> <a href=${href("lanes")}>Watch the lanes</a></div>
     ${now.error ? html`<${ErrorBox} error=${now.error} retry=${now.reload} />` : null}
-    ${course.many ? html`<div class="stack" role="group" aria-label="Lane ${LANE}">
+    ${course.many ? html`<div class="stack" role="group" aria-label="The lane">
       <${Slots} width=${lane.data?.concurrency ?? own.length} running=${own} />
       <p class="dim" role="status">${wordsOf(own, waiting)}</p></div>` : null}`;
 }

@@ -105,6 +105,8 @@ export function pacer(read, { gapMs = 500, later = setTimeout, time = () => perf
 /** The totals of all lanes over time, for two small plots: `{ x, ended, wait }`; null if there is nothing to draw. */
 export function traffic(history) {
   const total = history?.total;
-  if (!total?.at_ms?.length) return null;
-  return { x: total.at_ms, ended: total.ended, wait: total.wait_p95_ms };
+  const steps = total?.ended?.length ?? 0;
+  if (!steps) return null;
+  const x = Array.from({ length: steps }, (_, at) => history.at_ms - (steps - 1 - at) * history.step_ms);
+  return { x, ended: total.ended, wait: total.wait_p95_ms };
 }
