@@ -31,7 +31,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,12 +44,12 @@ from laneway.gateway.access import ALL_TENANTS, Scope
 from laneway.gateway.tokens import TokenBook
 from laneway.stores import open_store
 from laneway.system import SystemClock
+from tests.browser.browser import find
 from tests.server_process import LANEWAY, ServerProcess, environment
 
 __all__ = ("HOSTILE", "OFFLINE", "Served", "Stage", "allow", "check_axe", "check_harmless", "launch")
 
 AXE: Final = Path(__file__).parent / "vendor" / "axe.min.js"
-CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS: Final = 30_000  # against what hangs; a machine that is busy fails nothing
 OPEN: Final = "default_model: scripted\npermissions: {default_decision: allow}\n"
 OFFLINE: Final = ("ERR_CONNECTION", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED", "ERR_NETWORK", "ERR_SOCKET")
@@ -179,7 +178,7 @@ def _first_token(address: str) -> str:
 
 def launch(playwright: Playwright) -> Browser:
     """Debian's Chromium, or the one of Playwright itself. Without either this fails, and so do the tests."""
-    found = next((path for path in map(shutil.which, CHROMIUM) if path), None)
+    found = find()
     if found is None and not Path(playwright.chromium.executable_path).exists():
         raise RuntimeError("there is no browser: `make test` installs one, or: python -m playwright install chromium")
     options = ["--disable-gpu", "--disable-dev-shm-usage"]

@@ -45,7 +45,7 @@ if (typeof document !== "undefined") {
 export function duration(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
   const span = Math.abs(Math.round(ms));
-  const sign = ms < 0 && span > 0 ? "−" : "";
+  const sign = ms < 0 && span > 0 ? "-" : "";
   if (span < SECOND) return `${sign}${span} ms`;
   if (span < 9950) return `${sign}${(span / SECOND).toFixed(1).replace(/\.0$/, "")} s`;
   if (span < MINUTE - 500) return `${sign}${Math.round(span / SECOND)} s`;
@@ -93,7 +93,7 @@ export function moment(ms) {
   const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
   const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
   const off = -at.getTimezoneOffset();
-  const zone = `UTC${off < 0 ? "−" : "+"}${two(Math.floor(Math.abs(off) / 60))}:${two(Math.abs(off) % 60)}`;
+  const zone = `UTC${off < 0 ? "-" : "+"}${two(Math.floor(Math.abs(off) / 60))}:${two(Math.abs(off) % 60)}`;
   return `${day} ${time} ${zone}`;
 }
 
@@ -121,7 +121,7 @@ export function bytes(value) {
 /** An amount of dollars; small ones with the digits that matter: "$12.30", "$0.0042", "$0". */
 export function money(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  const sign = value < 0 ? "−" : "";
+  const sign = value < 0 ? "-" : "";
   const size = Math.abs(value);
   if (size === 0) return "$0";
   if (size < 0.00005) return `${sign}<$0.0001`;
