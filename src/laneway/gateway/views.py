@@ -41,6 +41,7 @@ __all__ = (
     "Page",
     "PendingView",
     "ProblemView",
+    "RateView",
     "Reason",
     "RunView",
     "ScheduleView",
@@ -49,6 +50,7 @@ __all__ = (
     "StepView",
     "Taken",
     "View",
+    "WaiterView",
     "describe",
     "page_of",
     "router_of",
@@ -563,8 +565,26 @@ class LaneView(View):
         )
 
 
+class RateView(View):
+    """How many may start in a window, and how many could at this moment."""
+
+    count: int
+    window_ms: int
+    left: int
+    next_ms: int = Field(description="How long until the next one may start; 0: at once.")
+
+
+class WaiterView(View):
+    """Something that waits for a limit. Whose it is, is said of what belongs to the caller's tenant."""
+
+    label: str
+    session_key: str | None = None
+    workspace: str | None = None
+    waited_ms: int
+
+
 class LimitView(View):
-    """A limit that can be closed: the account of a model, or a lane that is closed now."""
+    """A limit: the account of a model, a lane with a rate limit, or a lane that is closed now."""
 
     key: str
     account: str | None = Field(None, description="Whose quota it is; null for a lane that is no account.")
@@ -573,6 +593,9 @@ class LimitView(View):
     reason: str = ""
     running: int
     waiting: int
+    concurrency: int = 0
+    rate: RateView | None = None
+    waiters: list[WaiterView] = Field(default_factory=list, description="The first of those that wait.")
 
 
 class ApprovalView(View):
