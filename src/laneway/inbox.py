@@ -58,7 +58,7 @@ from laneway.mail import (
 from laneway.ports import Store
 from laneway.records import DURATION_MAX_MS, LaneConfig, Priority, check_concurrency, check_whole
 from laneway.rows import Owner
-from laneway.runtime.arrivals import final_from
+from laneway.runtime.arrivals import Beside, final_from
 from laneway.runtime.clockwork import Clockwork
 from laneway.runtime.commands import Commands
 from laneway.runtime.envelope import (
@@ -308,7 +308,9 @@ class Inbox:
                 return await self._command(message, directive, expires_ms)
         return await self._take(message, inline, expires_ms)
 
-    async def _take(self, message: Message, inline: QueueOptions, expires_ms: int | None) -> Receipt:
+    async def _take(
+        self, message: Message, inline: QueueOptions, expires_ms: int | None, beside: Beside | None = None
+    ) -> Receipt:
         lasts = expires_ms if expires_ms is not None else self._expires_ms
         arrival = self._engine.arrival(
             message,
@@ -317,7 +319,7 @@ class Inbox:
             expires_ms=message.arrived_ms + lasts if lasts is not None else 0,
             dedupe_ms=self._dedupe_ms,
         )
-        return await self._engine.accept(arrival)
+        return await self._engine.accept(arrival._replace(beside=beside))
 
     def _text(self, text: object, *, has_more: bool) -> str:
         if not isinstance(text, str):
@@ -552,8 +554,11 @@ class Inbox:
         """Wait until a message is final: its disposition, its outcome, and the answer of its turn."""
         return await self._engine.wait(message_id)
 
-    async def retry(self, message_id: str) -> Receipt:
-        """Run a message again that did not succeed: a new message with the same content, at the end of its queue."""
+    async def retry(self, message_id: str, *, text: str | None = None, beside: Beside | None = None) -> Receipt:
+        """Run a message again that did not succeed: a new message with the same content, at the end of its queue.
+
+        `text` is what it says instead. `beside` makes a row of the receipt that is stored in the same commit.
+        """
         self._engine.check_open()
         item = self._engine.kernel.items.get(message_id)
         if item is not None and not item.state.is_final:
@@ -568,7 +573,9 @@ class Inbox:
         again = replace(
             message, id=self._engine.ids.new_id("msg"), message_id=None, arrived_ms=self._engine.wall(), retry_of=row.id
         )
-        return await self._take(again, QueueOptions(mode=again.mode), None)
+        if text is not None:
+            again = replace(again, text=self._text(text, has_more=bool(again.attachments)))
+        return await self._take(again, QueueOptions(mode=again.mode), None, beside)
 
     async def history(
         self, session_key: str, *, tenant: str = "default", limit: int = 200, conversation: int | None = None

@@ -344,24 +344,21 @@ class StoreReader:
         owner = Owner(self._tenant, self.workspace)
         state = MessageState.DEAD_LETTERED.value
         rows = self._rows.messages(owner, state=state, after_seq=int(after or 0), limit=limit)
-        found = [letter for row in rows if (letter := self._letter(row)) is not None]
+        found = [letter for row in rows if (letter := self._letter(row))["status"] == "open"]
         return _page(found, str(rows[-1].seq) if len(rows) >= limit else None)
 
     def dead_letter(self, message_id: str) -> dict[str, Any]:
         """One of them."""
         row = self._rows.message(message_id)
         is_dead = row is not None and row.tenant == self._tenant and row.state == MessageState.DEAD_LETTERED
-        letter = self._letter(row) if row is not None and is_dead else None
-        if letter is None:
+        if row is None or not is_dead:
             raise NotFoundError(what="dead letter", name=message_id, hint="laneway dlq ls")
-        return letter
+        return self._letter(row)
 
-    def _letter(self, row: MessageRow) -> dict[str, Any] | None:
-        """A message that could not be done; None if somebody has dealt with it."""
+    def _letter(self, row: MessageRow) -> dict[str, Any]:
+        """A message that could not be done, with what somebody has made of it."""
         mark = self._rows.state("dead_letter", row.id)
-        if mark is not None and mark.state in ("retried", "purged"):
-            return None
-        text = decode_message(row)[0].text
+        said = {} if mark is None else json.loads(mark.body)
         return {
             "letter_id": row.id,
             "kind": "message",
@@ -369,11 +366,14 @@ class StoreReader:
             "session_key": row.session,
             "lane": None,
             "what": "message",
-            "text": text if mark is None else json.loads(mark.body).get("text", text),
+            "text": said.get("text", decode_message(row)[0].text),
+            "edited": "text" in said,
             "arguments": None,
             "error": row.reason,
             "attempts": None,
             "died_ms": row.ended_ms,
+            "status": mark.state if mark is not None and mark.state in ("retried", "purged") else "open",
+            "message_id": said.get("message_id"),
         }
 
 

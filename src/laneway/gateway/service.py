@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from laneway.agent.host import THREADS_MAX
 from laneway.agent.subagents import is_child_id, root_of
@@ -96,6 +97,8 @@ class Gateway:
         self.audit = Audit(self.store, self.env.clock)
         self.usage = UsageBooks(self.store, self.env.clock)
         self.admission = Admission(self)
+        self.letter_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of the dead letters that somebody changes at this moment."""
         self.observer = Observer(self, os.environ if environ is None else environ)
         self.traffic = Traffic(self)
         self.traffic.hub.counts = self.tokens.counts

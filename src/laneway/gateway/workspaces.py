@@ -76,7 +76,6 @@ class Workspace:
         self.hub = Hub(spec.name)
         self.recency = Recency(lambda tenant: store.history.last_events(tenant, spec.name), env.clock.wall_ms)
         self.tool_lanes = ToolLanes()
-        self.retrying: set[str] = set()  # dead letters that somebody sends again at this moment
         given = arguments_of(spec.agent, environ)
         given.update(messages=None, mode=None, session_store=store)  # the inbox of the host goes by these
         if spec.model is not None:

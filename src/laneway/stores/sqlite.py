@@ -44,6 +44,7 @@ __all__ = ("BUSY_MS", "SqliteHistory", "SqliteStore")
 BUSY_MS: Final = 5000
 BUSY_MAX_MS: Final = 600_000
 SEQ_MAX: Final = 2**63 - 1
+DEAD: Final = "dead_lettered"  # the one state with an index of its own
 SETTLED_MAX: Final = 500  # dead letters and broken turns of old that are looked through for those that still matter
 
 R = TypeVar("R", MessageRow, StateRow, EventRow, EntryRow)
@@ -182,16 +183,14 @@ class SqliteHistory:
         self, owner: Owner, *, state: str = "", after_seq: int = 0, limit: int = 200
     ) -> list[MessageRow]:
         """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
-        name = "messages_of_session" if owner.session else "messages_of_workspace"
-        return await self._rows(MessageRow, name, _facts(owner, after_seq, limit, state=state))
+        return await self._rows(MessageRow, _messages_of(owner, state), _facts(owner, after_seq, limit, state=state))
 
     async def messages_newest(
         self, owner: Owner, *, state: str = "", before_seq: int = 0, limit: int = 200
     ) -> list[MessageRow]:
         """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
-        name = "messages_of_session_newest" if owner.session else "messages_of_workspace_newest"
         facts = {**_facts(owner, 0, limit, state=state), "before_seq": before_seq or SEQ_MAX}
-        return await self._rows(MessageRow, name, facts)
+        return await self._rows(MessageRow, f"{_messages_of(owner, state)}_newest", facts)
 
     async def messages_by_id(self, message_ids: Sequence[str]) -> list[MessageRow | None]:
         """One message for each id, in their order; None where there is none."""
@@ -333,6 +332,13 @@ async def _ask(reader: Reader[sqlite3.Connection], path: str, work: Callable[[sq
 
 def _select(connection: sqlite3.Connection, kind: type[R], name: str, facts: dict[str, Any]) -> list[R]:
     return list(map(kind._make, connection.execute(statement(name), facts)))
+
+
+def _messages_of(owner: Owner, state: str) -> str:
+    """Which question finds messages."""
+    if owner.session:
+        return "messages_of_session"
+    return "dead_of_workspace" if state == DEAD else "messages_of_workspace"
 
 
 def _facts(owner: Owner, after_seq: int, limit: int, **others: str) -> dict[str, Any]:

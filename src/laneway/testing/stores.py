@@ -44,6 +44,7 @@ __all__ = (
 OpenStore = Callable[[str], Store]
 """The store of a name, not opened yet: a new one for a new name, the one with its rows for a name used before."""
 
+DEAD = "dead_lettered"
 OWNER: Final = Owner("acme", "main", "chat-1")
 OTHER: Final = Owner("acme", "main", "chat-2")
 
@@ -364,7 +365,9 @@ async def check_history_answers_in_order(open_store: OpenStore) -> None:
     await store.open()
     history = store.history
     messages = [
-        message_row(f"m{n}", OWNER if n % 2 else OTHER, seq=n, place=100 - n, live=n % 3 % 2, state=f"s{n % 2}")
+        message_row(
+            f"m{n}", OWNER if n % 2 else OTHER, seq=n, place=100 - n, live=n % 3 % 2, state=DEAD if n % 2 else "s0"
+        )
         for n in range(1, 11)
     ]
     states = [state_row("turn" if n % 4 else "job", f"t{n}", OWNER, seq=n, live=n % 3 % 2) for n in range(1, 11)]
@@ -374,10 +377,12 @@ async def check_history_answers_in_order(open_store: OpenStore) -> None:
     assert await history.messages(OWNER) == mine
     assert await history.messages(OWNER, after_seq=3, limit=2) == [mine[2], mine[3]]
     assert await history.messages(OWNER, state="s0") == []
-    assert await history.messages(OWNER, state="s1", limit=1) == mine[:1]
+    assert await history.messages(OWNER, state=DEAD, limit=1) == mine[:1]
     assert await history.messages(everybody) == messages
     assert await history.messages(everybody, state="s0", after_seq=4) == messages[5::2]
+    assert await history.messages(everybody, state=DEAD, after_seq=2, limit=2) == mine[1:3]
     assert await history.messages_newest(everybody) == messages[::-1]
+    assert await history.messages_newest(everybody, state=DEAD, before_seq=9, limit=2) == [mine[3], mine[2]]
     assert await history.messages_newest(everybody, state="s0", before_seq=8, limit=2) == [messages[5], messages[3]]
     assert await history.messages_newest(OWNER, before_seq=7) == mine[2::-1]
     assert await history.message("m3") == messages[2]

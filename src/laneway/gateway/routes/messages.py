@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from laneway.errors import ConflictError, MailboxFullError
+from laneway.gateway import dead_mail
 from laneway.gateway.access import Caller, Scope
 from laneway.gateway.deps import (
     WORKSPACE_PARAMETERS,
@@ -24,7 +25,7 @@ from laneway.gateway.views import MessageView, StepView, Taken, View, router_of
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import directives
 from laneway.kernel.messages import decode_message
-from laneway.mail import Mode, Sender
+from laneway.mail import MessageState, Mode, Sender
 from laneway.rows import MessageRow, Owner
 
 __all__ = ("router",)
@@ -238,14 +239,12 @@ async def move(message_id: str, body: Move, gateway: GatewayOf, caller: CallerOf
 @router.post("/messages/{message_id}/retry", status_code=202, summary="Send a message again that did not succeed")
 async def retry(message_id: str, gateway: GatewayOf, caller: CallerOf, response: Response) -> Taken:
     """Send it again: a new message with the same content, at the end of its queue."""
-    workspace, _ = await gateway.find_message(caller, message_id)
-    return await sent_again(gateway, workspace, message_id, response)
-
-
-async def sent_again(gateway: Gateway, workspace: Workspace, message_id: str, response: Response) -> Taken:
-    """The receipt of a message that is sent again."""
+    workspace, row = await gateway.find_message(caller, message_id)
     gateway.admission.check()
-    receipt = await workspace.inbox.retry(message_id)
+    if row.state == MessageState.DEAD_LETTERED:
+        receipt = await dead_mail.retry_message(gateway, caller, message_id)
+    else:
+        receipt = await workspace.inbox.retry(message_id)
     response.headers["Location"] = f"/v1/messages/{receipt.message_id}"
     return Taken.of(receipt)
 

@@ -153,6 +153,26 @@ WHERE tenant = :tenant AND workspace = :workspace AND seq < :before_seq AND (:st
 ORDER BY seq DESC
 LIMIT :limit;
 
+-- name: dead_of_workspace
+-- Dead messages of all sessions: they are few among many, and have an index of their own.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_dead
+WHERE tenant = :tenant AND workspace = :workspace AND state = 'dead_lettered' AND seq > :after_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: dead_of_workspace_newest
+-- The same, newest first.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_dead
+WHERE tenant = :tenant AND workspace = :workspace AND state = 'dead_lettered' AND seq < :before_seq
+ORDER BY seq DESC
+LIMIT :limit;
+
 -- name: state_by_key
 -- One state row.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
