@@ -1,4 +1,4 @@
-"""A browser for the tests of the dashboard: `python -m tests.browser.browser` says which, and gets one if there is none.
+"""A browser for the tests of the dashboard: `python -m tests.browser.browser` gets one if there is none.
 
 Debian's own `chromium` if this user may install it (root, or sudo without a password), else the one of Playwright. If
 neither can be had it says so and ends with 1; the tests that need a browser fail then, they are not left out.
