@@ -19,7 +19,7 @@ help: ## Show this list
 run: $(VENV)/.stamp-run ## Start the server and print its address (ARGS="--port 0 --model openai/gpt-5")
 	@exec $(BIN)/laneway serve $(ARGS)
 
-test: $(VENV)/.stamp-dev ## Run the tests (ARGS="-k lanes -x")
+test: $(VENV)/.stamp-browser ## Run the tests (ARGS="-k lanes -x")
 	@$(BIN)/pytest -n 2 $(ARGS)
 
 check: $(VENV)/.stamp-dev ## Check format, lint, types, layers, and simulate for five seconds
@@ -77,3 +77,7 @@ $(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "Installing Laneway and its development tools into $(VENV) (a minute, the first time)" >&2
 	@$(call quietly,$(PIP) install -e ".[all]" --group dev)
 	@touch $(VENV)/.stamp-run $@
+
+# A browser for the dashboard's tests. Without one they fail, all others still run.
+$(VENV)/.stamp-browser: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tests.browser.browser && touch $@ || true

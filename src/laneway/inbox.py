@@ -58,7 +58,7 @@ from laneway.mail import (
 from laneway.ports import Store
 from laneway.records import DURATION_MAX_MS, LaneConfig, Priority, check_concurrency, check_whole
 from laneway.rows import Owner
-from laneway.runtime.arrivals import final_from
+from laneway.runtime.arrivals import Beside, final_from
 from laneway.runtime.clockwork import Clockwork
 from laneway.runtime.commands import Commands
 from laneway.runtime.envelope import (
@@ -308,7 +308,9 @@ class Inbox:
                 return await self._command(message, directive, expires_ms)
         return await self._take(message, inline, expires_ms)
 
-    async def _take(self, message: Message, inline: QueueOptions, expires_ms: int | None) -> Receipt:
+    async def _take(
+        self, message: Message, inline: QueueOptions, expires_ms: int | None, beside: Beside | None = None
+    ) -> Receipt:
         lasts = expires_ms if expires_ms is not None else self._expires_ms
         arrival = self._engine.arrival(
             message,
@@ -317,7 +319,7 @@ class Inbox:
             expires_ms=message.arrived_ms + lasts if lasts is not None else 0,
             dedupe_ms=self._dedupe_ms,
         )
-        return await self._engine.accept(arrival)
+        return await self._engine.accept(arrival._replace(beside=beside))
 
     def _text(self, text: object, *, has_more: bool) -> str:
         if not isinstance(text, str):
@@ -463,10 +465,13 @@ class Inbox:
 
     # ---- the queue as an object ----
 
-    def pending(self, session_key: str, *, tenant: str = "default") -> list[PendingMessage]:
-        """What waits in a session, in order, each with its place and why it waits."""
+    def pending(
+        self, session_key: str, *, tenant: str = "default", after: int = 0, limit: int | None = None
+    ) -> list[PendingMessage]:
+        """What waits in a session, in order, each with its place and why it waits; at most `limit` behind a place."""
         self._engine.check_open()
-        return self._engine.kernel.pending(self._owner(session_key, tenant), now=self._engine.now())
+        owner = self._owner(session_key, tenant)
+        return self._engine.kernel.pending(owner, now=self._engine.now(), after=after, limit=limit)
 
     def peek_pending(self, session_key: str, *, tenant: str = "default") -> list[Message]:
         """The messages that wait in a session, without taking them."""
@@ -497,6 +502,13 @@ class Inbox:
     async def release(self, message_id: str, *, actor: str = "host") -> None:
         """Let a held message wait in its place again."""
         await self._change(message_id, self._engine.kernel.release, actor=actor)
+
+    async def send_as(self, message_id: str, mode: Mode | str, *, actor: str = "host") -> None:
+        """Let a waiting message do what another mode does, as if it came with it now."""
+        wanted = Mode.parse(mode)
+        item = self._engine.kernel.items.get(message_id)
+        settings = self.settings_of(item.owner) if item is not None else QueueSettings()
+        await self._change(message_id, self._engine.kernel.send_as, wanted, settings, actor=actor)
 
     async def withdraw(self, message_id: str, reason: str = "withdrawn", *, actor: str = "host") -> None:
         """Take a waiting message back."""
@@ -542,8 +554,11 @@ class Inbox:
         """Wait until a message is final: its disposition, its outcome, and the answer of its turn."""
         return await self._engine.wait(message_id)
 
-    async def retry(self, message_id: str) -> Receipt:
-        """Run a message again that did not succeed: a new message with the same content, at the end of its queue."""
+    async def retry(self, message_id: str, *, text: str | None = None, beside: Beside | None = None) -> Receipt:
+        """Run a message again that did not succeed: a new message with the same content, at the end of its queue.
+
+        `text` is what it says instead. `beside` makes a row of the receipt that is stored in the same commit.
+        """
         self._engine.check_open()
         item = self._engine.kernel.items.get(message_id)
         if item is not None and not item.state.is_final:
@@ -558,7 +573,9 @@ class Inbox:
         again = replace(
             message, id=self._engine.ids.new_id("msg"), message_id=None, arrived_ms=self._engine.wall(), retry_of=row.id
         )
-        return await self._take(again, QueueOptions(mode=again.mode), None)
+        if text is not None:
+            again = replace(again, text=self._text(text, has_more=bool(again.attachments)))
+        return await self._take(again, QueueOptions(mode=again.mode), None, beside)
 
     async def history(
         self, session_key: str, *, tenant: str = "default", limit: int = 200, conversation: int | None = None
@@ -723,6 +740,11 @@ class Inbox:
             kind=kind_of(kind),
             timezone=timezone,
         )
+
+    @property
+    def clockwork(self) -> Clockwork:
+        """Its schedules, for those who change one or send one now."""
+        return self._clockwork
 
     async def unschedule(self, schedule_id: str) -> bool:
         """Forget a schedule. False: there is none of that id."""

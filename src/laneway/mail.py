@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -474,6 +475,21 @@ class Approval:
         """Whether it is about exactly this: 1, 1.0 and true are three different things."""
         return self.action == action and _exact(self.arguments) == _exact(arguments)
 
+    @property
+    def text(self) -> str:
+        """The arguments as text, exactly as they run: whoever reads numbers as JavaScript does takes 1.0 for 1."""
+        shown = json.dumps(dict(self.arguments), indent=2, ensure_ascii=False)
+        try:
+            shown.encode()
+        except UnicodeEncodeError:
+            return json.dumps(dict(self.arguments), indent=2)
+        return shown
+
+    @property
+    def digest(self) -> str:
+        """What it is about, in short: whoever sends it back has seen these arguments and no others."""
+        return hashlib.sha256(json.dumps([self.action, _exact(self.arguments)]).encode()).hexdigest()
+
 
 def _exact(arguments: Mapping[str, Any]) -> str:
     return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
@@ -481,7 +497,11 @@ def _exact(arguments: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A message that is sent by the clock. Exactly one of `cron`, `at_ms` and `every_ms` is set."""
+    """A message that is sent by the clock. Exactly one of `cron`, `at_ms` and `every_ms` is set.
+
+    `last_ms` is when its time last came (0: never yet), `last_id` the message it sent last, and `last_note` why it
+    sent none at that time.
+    """
 
     id: str
     session_key: str
@@ -494,6 +514,10 @@ class Schedule:
     tenant: str = "default"
     kind: MessageKind = MessageKind.SYSTEM
     timezone: str = "UTC"
+    paused: bool = False
+    last_ms: int = 0
+    last_id: str = ""
+    last_note: str = ""
 
 
 class Stopped(NamedTuple):

@@ -7,7 +7,19 @@ from typing import Any, Protocol
 
 from laneway.dialogue import Chunk, Intent, ModelRequest, ToolContext, ToolOutput, ToolSpec
 from laneway.external import ExternalTaskResult, Lease, Progress
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
+from laneway.rows import (
+    Batch,
+    BatchResult,
+    EntryRow,
+    EventRow,
+    LastEvent,
+    Loaded,
+    Lookup,
+    MessageRow,
+    Owner,
+    StateRow,
+    Troubles,
+)
 
 __all__ = ("Clock", "History", "Ids", "Model", "Random", "Store", "Tool", "Transport")
 
@@ -47,6 +59,14 @@ class History(Protocol):
     ) -> list[MessageRow]:
         """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
 
+    async def messages_newest(
+        self, owner: Owner, *, state: str = "", before_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
+
+    async def messages_by_id(self, message_ids: Sequence[str]) -> list[MessageRow | None]:
+        """One message for each id, in their order; None where there is none."""
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
 
@@ -56,10 +76,28 @@ class History(Protocol):
     async def states(self, owner: Owner, kind: str, *, after_seq: int = 0, limit: int = 200) -> list[StateRow]:
         """State rows of a session (of all sessions of the workspace if it is empty), oldest first."""
 
+    async def states_newest(  # noqa: PLR0913 - keyword-only: which rows are wanted
+        self,
+        owner: Owner,
+        kind: str,
+        *,
+        state: str = "",
+        live: bool = False,
+        before_seq: int = 0,
+        limit: int = 200,
+    ) -> list[StateRow]:
+        """State rows as of `states`, newest first, of one state if it is given; `before_seq` 0: from the last one.
+
+        `live` True: only what a restart would load, which is found at once, however long the history is.
+        """
+
     async def events(
         self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
     ) -> list[EventRow]:
         """Events of a session, or of one message or turn of it, oldest first."""
+
+    async def events_newest(self, owner: Owner, *, before_seq: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Events of a session, newest first; `before_seq` 0: from the last one."""
 
     async def events_between(
         self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
@@ -67,6 +105,12 @@ class History(Protocol):
         """Events of all sessions with numbers above one and up to another, oldest first.
 
         It costs as much as there are sessions, and events between the two numbers.
+        """
+
+    async def last_events(self, tenant: str, workspace: str) -> list[LastEvent]:
+        """The newest event of each session, the session that was quiet longest first.
+
+        It costs as much as there are sessions, however many events they have.
         """
 
     async def entries(
@@ -82,6 +126,9 @@ class History(Protocol):
 
     async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
         """Session keys that have messages, in alphabetical order after `after`."""
+
+    async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
+        """What needs somebody in a workspace, at most so much of each kind; it costs what there is of that."""
 
 
 class Store(Protocol):

@@ -17,6 +17,7 @@ __all__ = (
     "BatchResult",
     "EntryRow",
     "EventRow",
+    "LastEvent",
     "Loaded",
     "Lookup",
     "MessageRow",
@@ -24,6 +25,7 @@ __all__ = (
     "Row",
     "StateKey",
     "StateRow",
+    "Troubles",
 )
 
 
@@ -84,6 +86,14 @@ class EventRow(NamedTuple):
     body: str
 
 
+class LastEvent(NamedTuple):
+    """The newest event of a session: when something last happened there."""
+
+    session: str
+    seq: int
+    at_ms: int
+
+
 class EntryRow(NamedTuple):
     """One line of a session's transcript. Key: tenant, workspace, session, `seq`."""
 
@@ -130,6 +140,18 @@ class Loaded(NamedTuple):
 
     messages: list[MessageRow]
     states: list[StateRow]
+
+
+class Troubles(NamedTuple):
+    """What needs somebody in a workspace, each newest first.
+
+    `unknown` are calls of which nobody knows how far they came, `dead` the messages that are dead letters, `broken` the
+    turns that did not come to their end and after which nothing was tried in their session.
+    """
+
+    unknown: list[StateRow]
+    dead: list[MessageRow]
+    broken: list[StateRow]
 
 
 class Lookup(NamedTuple):

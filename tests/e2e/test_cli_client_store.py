@@ -19,7 +19,7 @@ from tests.routes_stage import LANED, dead_message, post
 pytestmark = pytest.mark.slow
 
 ONLY_A_PROCESS_KNOWS = {"settings", "in_memory", "lanes", "waited_ms", "reason", "server"}
-ONLY_OF_RUNS = {"prompt", "rounds", "prompt_tokens", "completion_tokens"}
+ONLY_OF_RUNS = {"prompt", "rounds", "prompt_tokens", "completion_tokens", "awaited", "on_timeout", "asked_for"}
 
 
 def known(value: Any, *hidden: str) -> Any:

@@ -294,12 +294,14 @@ def test_whoever_looks_at_the_screen_is_shown_an_operator_token(tmp_path: Path) 
     process = subprocess.Popen([LANEWAY, "serve"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     shown = b""
-    while b"approve a call" not in shown:
+    while b"#token=lw_" not in shown or not shown.endswith(b"\n"):
         shown += os.read(ours, 65_536)
     assert b"Operator token, until this server ends: lw_" in shown
     secret = shown.split(b"ends: ")[1].split()[0]
     assert process.stdout is not None
-    assert secret not in process.stdout.readline()
+    ready = process.stdout.readline()
+    assert secret not in ready
+    assert ready.split()[-1] + b"/#token=" + secret in shown  # opens the dashboard with what it needs
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     process.stdout.close()

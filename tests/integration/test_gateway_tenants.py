@@ -87,6 +87,8 @@ TABLE: dict[str, Ask] = {
     "GET /readyz": NOTHING,
     "GET /metrics": NOTHING,
     "GET /v1/about": NOTHING,
+    "GET /v1/attention": NOTHING,
+    "GET /v1/now": NOTHING,
     "POST /v1/sessions/{key}/messages": ELSEWHERE,
     "GET /v1/messages/{message_id}": OF_MESSAGE,
     "PATCH /v1/messages/{message_id}": Ask("message_id", {"text": "mine now"}),
@@ -114,8 +116,11 @@ TABLE: dict[str, Ask] = {
     "GET /v1/sessions/{key}": OF_SESSION,
     "PATCH /v1/sessions/{key}/settings": Ask("key", {"mode": "reject"}),
     "GET /v1/sessions/{key}/pending": OF_SESSION,
+    "DELETE /v1/sessions/{key}/pending": OF_SESSION,
     "GET /v1/sessions/{key}/history": OF_SESSION,
     "GET /v1/sessions/{key}/transcript": OF_SESSION,
+    "GET /v1/sessions/{key}/conversation": OF_SESSION,
+    "GET /v1/sessions/{key}/messages": Ask("key", query={"id": "message_id"}),
     "POST /v1/sessions/{key}/stop": OF_SESSION,
     "GET /v1/sessions/{key}/runs": OF_SESSION,
     "GET /v1/runs/{run_id}": OF_RUN,
@@ -127,6 +132,11 @@ TABLE: dict[str, Ask] = {
     "POST /v1/ledger/{entry_id}/settle": Ask("entry_id", {"reason": "mine"}),
     "GET /v1/lanes": NOTHING,
     "PATCH /v1/lanes/{name}": Ask("lane", {"paused": True}),
+    "GET /v1/traffic": NOTHING,
+    "GET /v1/traffic/events": Ask(query={"follow": "false"}),
+    "GET /v1/traffic/history": NOTHING,
+    "GET /v1/jobs/{job_id}": Ask("job_id"),
+    "POST /v1/jobs/{job_id}/cancel": Ask("job_id"),
     "GET /v1/limits": NOTHING,
     "POST /v1/limits/{key}/close": Ask("lane"),
     "POST /v1/limits/{key}/open": Ask("lane"),
@@ -146,6 +156,8 @@ TABLE: dict[str, Ask] = {
     "PATCH /v1/dead-letters/{letter_id}": Ask("letter_id", {"text": "mine now"}),
     "DELETE /v1/dead-letters/{letter_id}": Ask("letter_id"),
     "POST /v1/dead-letters/{letter_id}/retry": Ask("letter_id"),
+    "POST /v1/dead-letters/retry": Ask("letter_id", {"ids": [THING]}),
+    "POST /v1/dead-letters/purge": Ask("letter_id", {"ids": [THING]}),
     "GET /v1/approvals": NOTHING,
     "GET /v1/approvals/{approval_id}": Ask("approval_id"),
     "POST /v1/approvals/{approval_id}": Ask("approval_id", {"approve": True}),
@@ -153,6 +165,11 @@ TABLE: dict[str, Ask] = {
     "POST /v1/schedules": Ask(body={"session_key": "own", "text": "hello", "every_ms": 3_600_000}),
     "GET /v1/schedules/{schedule_id}": Ask("schedule_id"),
     "DELETE /v1/schedules/{schedule_id}": Ask("schedule_id"),
+    "POST /v1/schedules/preview": Ask(body={"cron": "0 9 * * *"}),
+    "PATCH /v1/schedules/{schedule_id}": Ask("schedule_id", {"paused": True}),
+    "POST /v1/schedules/{schedule_id}/run": Ask("schedule_id"),
+    "GET /v1/usage": Ask(query={"group": "run"}),
+    "GET /v1/usage/limits": NOTHING,
     "GET /v1/config": NOTHING,
     "GET /v1/workspaces": NOTHING,
     "GET /v1/tenants": NOTHING,
@@ -165,6 +182,9 @@ OWN_PROOF = {"POST /v1/channels/{name}/webhook"}  # a signature, not a token
 SHARED = {
     "GET /metrics",
     "GET /v1/lanes",
+    "GET /v1/traffic",
+    "GET /v1/traffic/events",
+    "GET /v1/traffic/history",
     "GET /v1/limits",
     "GET /v1/config",
     "GET /v1/tenants",
@@ -176,14 +196,19 @@ OPERATE = {
     "GET /v1/audit",
     "POST /v1/ledger/{entry_id}/settle",
     "PATCH /v1/lanes/{name}",
+    "POST /v1/jobs/{job_id}/cancel",
     "POST /v1/limits/{key}/close",
     "POST /v1/limits/{key}/open",
     "PATCH /v1/dead-letters/{letter_id}",
     "DELETE /v1/dead-letters/{letter_id}",
     "POST /v1/dead-letters/{letter_id}/retry",
+    "POST /v1/dead-letters/retry",
+    "POST /v1/dead-letters/purge",
     "POST /v1/approvals/{approval_id}",
     "POST /v1/schedules",
     "DELETE /v1/schedules/{schedule_id}",
+    "PATCH /v1/schedules/{schedule_id}",
+    "POST /v1/schedules/{schedule_id}/run",
 }
 OPENAI: dict[str, Any] = {
     "/v1/chat/completions": {
@@ -242,6 +267,7 @@ class Houses:
             "worker": f"{MARK}-worker",
             "approval_id": inbox.approvals(tenant="acme")[0].id,
             "token_id": tokens[0].id,
+            "job_id": next(job.id for job in stage.gateway.lanes.jobs() if MARK in job.label),
             "lane": next(name for name in stage.gateway.lanes.stats().lanes if MARK in name),
         }
 
@@ -252,7 +278,8 @@ class Houses:
             path = f"{path[: path.index('{')]}{thing}{path[path.index('}') + 1 :]}"
         said = json.dumps(ask.body).replace(LEASE, self.lease).replace(THING, thing)
         body, headers = json.loads(said), self.second
-        return await self.stage.client.request(method, path, json=body, params=ask.query, headers=headers)
+        query = {name: self.ids.get(value, value) for name, value in ask.query.items()}
+        return await self.stage.client.request(method, path, json=body, params=query, headers=headers)
 
     def leaks(self, told: str, *said: str) -> list[str]:
         """What of the first tenant is in an answer, apart from what the second has said itself."""
@@ -266,6 +293,7 @@ class Houses:
             f"sessions/{KEY}",
             f"sessions/{KEY}/pending",
             f"sessions/{KEY}/history",
+            f"sessions/{KEY}/conversation",
             "ledger",
             "dead-letters",
             "approvals",
@@ -279,6 +307,7 @@ class Houses:
         told = [await body_of(each) for each in answers]
         for each in told[1]["items"]:
             each["waited_ms"] = each["reason"] = None  # they tell the time
+        told[3]["seq"] = None  # it grows with all that is told
         for each in told[-2]["items"]:
             each["remaining_ms"] = each["lease_left_ms"] = None
         told[-1]["seen_ago_ms"] = None

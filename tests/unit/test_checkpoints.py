@@ -18,7 +18,7 @@ from laneway.kernel.checkpoints import (
     encode,
     encode_compaction,
 )
-from laneway.kernel.rounds import Round, RoundState
+from laneway.kernel.rounds import CallTimes, Round, RoundState, RoundWait
 from laneway.rows import Owner, StateRow
 
 OWNER = Owner("acme", "main", "chat")
@@ -370,3 +370,54 @@ def test_a_damaged_compaction_is_refused(facts: dict[str, Any]) -> None:
     row, _ = encode_compaction(compaction, OWNER)
     with pytest.raises(StoreCorruptError, match="compaction"):
         decode_compaction(with_body(row, **facts), no_blob)
+
+
+# ---- where its time went ----
+
+
+def test_times_come_back_as_they_were_and_are_counted_from_the_answer() -> None:
+    timed = a_round(
+        at_ms=1_700_000_000_000,
+        asked_ms=1_699_999_999_000,
+        waits=(
+            RoundWait(
+                kind="limit", reason="the provider said so", began_ms=1_699_999_999_100, ended_ms=1_699_999_999_900
+            ),
+            RoundWait(kind="lane", reason="model", began_ms=1_699_999_999_900),
+        ),
+        answer=with_calls(a_call("c1"), a_call("c2"), a_call("c3")),
+        results={"c1": a_result("c1"), "c2": a_result("c2"), "c3": a_result("c3")},
+        times={
+            "c1": CallTimes(lane="query", queued_ms=1_700_000_000_001, began_ms=1_700_000_000_002),
+            "c3": CallTimes(
+                lane="execute",
+                queued_ms=1_700_000_000_001,
+                began_ms=1_700_000_000_005,
+                ended_ms=1_700_000_000_009,
+                attempt=2,
+                out_ms=1_700_000_000_003,
+                task_id="task-1",
+                worker="w1",
+            ),
+        },
+    )
+    assert round_trip(timed) == timed
+    row, _ = encode(timed, OWNER)
+    assert body_of(row)["k"] == [["query", 1, 2, None], None, ["execute", 1, 5, 9, 2, 3, "task-1", "w1"]]
+    assert body_of(row)["q"] == -1000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"q": "soon"},
+        {"w": [["lane"]]},
+        {"w": [[1, "x", 0, 0]]},
+        {"k": [["query", 1, 2]]},
+        {"k": [["query", "a", 2, 3]]},
+    ],
+)
+def test_times_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    row, _ = encode(a_round(answer=with_calls(a_call()), results={"c1": a_result()}), OWNER)
+    with pytest.raises(StoreCorruptError):
+        decode(with_body(row, **wrong), no_blob)

@@ -20,6 +20,7 @@ from laneway import (
     Message,
     MessageKind,
     MessageState,
+    MessageStateError,
     Mode,
     OnCrash,
     Priority,
@@ -579,3 +580,71 @@ def test_what_a_turn_took_and_its_handler_never_got_returns_even_when_it_succeed
     room.end(turn)
     assert steer.state is State.QUEUED
     assert room.begin().items == [steer]
+
+
+# ---- sent as another mode ----
+
+
+def sent_as(room: Room, item: Item, mode: Mode) -> None:
+    room.kernel.send_as(item.id, mode, QueueSettings(), actor="ada", **room.times)
+    room.take()
+
+
+def test_a_waiting_message_goes_into_the_running_turn_when_it_is_sent_as_steer() -> None:
+    room = Room()
+    room.submit()
+    room.kernel.set_phase(room.begin(), TurnState.THINKING)
+    item = room.submit(mode=Mode.FOLLOWUP)
+    sent_as(room, item, Mode.STEER)
+    assert (item.state, item.mode) == (State.PARKED, Mode.STEER)
+    assert [event.type for event in room.events][-2:] == ["message.edited", "message.parked"]
+    sent_as(room, item, Mode.FOLLOWUP)
+    assert (item.state, item.aim) == (State.QUEUED, "")
+    assert json.loads(room.messages[item.id].body)["mode"] == "followup"
+
+
+def test_a_held_message_that_is_sent_as_interrupt_ends_the_running_turn_and_goes_first() -> None:
+    room = Room()
+    room.submit()
+    turn = room.begin()
+    before, item = room.submit(mode=Mode.FOLLOWUP), room.submit(mode=Mode.FOLLOWUP)
+    room.kernel.hold(item.id, actor="ada", **room.times)
+    sent_as(room, item, Mode.INTERRUPT)
+    assert [effect.turn_id for effect in room.of(CancelTurn)] == [turn.id]
+    room.end(turn, TurnState.CANCELLED)
+    assert room.begin().items == [item]
+    assert before.state is State.QUEUED
+
+
+def test_an_interrupt_that_is_sent_as_followup_waits_in_its_place() -> None:
+    room = Room()
+    room.submit()
+    turn = room.begin()
+    first, cut = room.submit(mode=Mode.FOLLOWUP), room.submit(mode=Mode.INTERRUPT)
+    sent_as(room, cut, Mode.FOLLOWUP)
+    room.end(turn, TurnState.CANCELLED)
+    assert room.begin().items == [first]
+
+
+def test_only_users_choose_a_mode_and_none_that_refuses() -> None:
+    room = Room()
+    room.submit()
+    room.begin()
+    user, note = room.submit(mode=Mode.FOLLOWUP), room.submit(mode=Mode.FOLLOWUP, kind=MessageKind.SYSTEM)
+    for item, mode in ((user, Mode.REJECT), (note, Mode.STEER)):
+        with pytest.raises(MessageStateError):
+            sent_as(room, item, mode)
+        assert item.mode is Mode.FOLLOWUP
+
+
+def test_what_waits_far_behind_says_what_can_be_said_cheaply() -> None:
+    room = Room()
+    items = [room.submit(f"{number}", mode=Mode.FOLLOWUP, cap=1000) for number in range(110)]
+    room.kernel.hold(items[105].id, actor="ada", **room.times)
+    found = room.kernel.pending(OWNER, now=room.now, after=104, limit=3)
+    assert [each.position for each in found] == [105, 106, 107]
+    assert [each.reason for each in found] == [
+        "others are before it",
+        "it is held until somebody releases it",
+        "others are before it",
+    ]

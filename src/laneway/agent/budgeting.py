@@ -163,13 +163,12 @@ class Budgeting:
         assert until is not None  # a budget without a window does not park
         delay = max(1, min(LOOK_MS, until - run.wall()))
         reason = f"budget {refusal.where.key.budget!r} is used up"
-        run.wait_begins(reason)
-        if run.parked_until != until:
-            run.parked_until = until
-            run.emit(RunWaitingEvent(reason=reason, until_ms=until))
         opened = functools.partial(host.budgets.opened, refusal, delay)
-        await host.inbox.lanes.run(WAIT_LANE, opened, label="a budget that will be open again")
-        run.wait_ends()
+        with run.waiting("budget", reason):
+            if run.parked_until != until:
+                run.parked_until = until
+                run.emit(RunWaitingEvent(reason=reason, until_ms=until))
+            await host.inbox.lanes.run(WAIT_LANE, opened, label="a budget that will be open again")
 
     async def _tell(self, event: BudgetThresholdHitEvent) -> None:
         self._run.emit(event)

@@ -199,6 +199,7 @@ class Externals:
         if news.kind in ("pending", "requeued"):
             event = pending_event(entry, payload=json.loads(entry.payload), attempt=entry.attempt)
         elif news.kind == "started":
+            self._session.worker_began(entry)
             event = ExternalTaskStartedEvent(
                 task_id=entry.task_id,
                 lane=entry.lane,

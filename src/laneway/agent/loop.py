@@ -7,9 +7,10 @@ that a turn keeps its own slot while its model and its tools are at work; it len
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
@@ -18,6 +19,7 @@ from laneway.agent.hearing import heard_answer
 from laneway.agent.hook_points import RunHooks, withheld
 from laneway.agent.host import account_of
 from laneway.agent.planning import Planner
+from laneway.agent.round_clock import RoundClock
 from laneway.agent.streams import EventLog
 from laneway.agent.tool_calls import CallMaker
 from laneway.agent_events import (
@@ -127,6 +129,7 @@ class Run:
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment
         self.model_job: Job[Answer] | None = None
+        self.clock = RoundClock(self.wall)
         self.log = EventLog()  # what it has told, for those who begin to watch late
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
@@ -255,15 +258,19 @@ class Run:
         while True:
             if self.session.is_paused:
                 self.waits_for = "the session is paused"
-                await self.session.unpaused()
+                with self.clock.waiting("paused", self.waits_for):
+                    await self.session.unpaused()
                 self.waits_for = ""
             match self.machine.next():
                 case AskModel(number, purpose):
                     await self._compact_if_needed()
                     await self._boundary()
                     self.emit(TurnStartEvent(turn=number))
+                    self.clock.asked(number)
                     answer = await self._ask(purpose=purpose)
-                    self.planner.answered(self.machine.answered(answer, at_ms=self.wall()))
+                    one = self.machine.answered(answer, at_ms=self.wall())
+                    self.clock.answered(one)
+                    self.planner.answered(one)
                 case Act():
                     if not await self._boundary():
                         step = self.machine.next()
@@ -353,7 +360,7 @@ class Run:
                 delay_ms = MODEL_RETRIES_MS[failures]
                 failures += 1
                 self.emit(ModelRetryEvent(attempt=failures, delay_ms=delay_ms, error=text_of(error)))
-                await self._wait(delay_ms, text_of(error))
+                await self._wait(delay_ms, text_of(error), "retry")
             except PromptTooLongError:
                 if purpose == "summary" or not await self._compact():
                     raise
@@ -396,6 +403,7 @@ class Run:
             self._phase(TurnState.WAITING)
             self.waits_for, until = closed
             self.emit(RunWaitingEvent(reason=self.waits_for, until_ms=until))
+        self.clock.queued("lane" if closed is None else "limit", self.waits_for or self.session.model_lane)
         self.model_job = job = self.session.submit_model(functools.partial(self._stream, request, model), model)
         try:
             answer: Answer = await outcome(job, "the run was ended")
@@ -407,6 +415,7 @@ class Run:
         """In its slot: take in what the model says, piece by piece."""
         visible = request.purpose == "answer"
         stream: AsyncIterator[Chunk] | None = None
+        self.clock.in_slot()
         if self.waits_for:  # for a provider that takes calls again
             self.waits_for = ""
             self._phase(TurnState.COMPACTING if request.purpose == "summary" else TurnState.THINKING)
@@ -450,21 +459,20 @@ class Run:
         self.session.host.close_model(account_of(self.session.model), until, text_of(error))
         self.emit(RunWaitingEvent(reason=text_of(error), until_ms=until))
         await self.hooks.rate_limited(error, retry_after_ms=after, until_ms=until)
-        await self._wait(after, text_of(error))
+        await self._wait(after, text_of(error), "limit")
 
-    async def _wait(self, delay_ms: int, reason: str) -> None:
+    async def _wait(self, delay_ms: int, reason: str, kind: str) -> None:
         """Wait a while; the slots of the turn are lent meanwhile."""
-        self.wait_begins(reason)
-        await self.session.host.wait(delay_ms)
-        self.wait_ends()
+        with self.waiting(kind, reason):
+            await self.session.host.wait(delay_ms)
 
-    def wait_begins(self, reason: str) -> None:
-        """It does nothing from now on, and says why."""
+    @contextlib.contextmanager
+    def waiting(self, kind: str, reason: str) -> Iterator[None]:
+        """It does nothing meanwhile, and says why."""
         self._phase(TurnState.WAITING)
         self.waits_for = reason
-
-    def wait_ends(self) -> None:
-        """It goes on."""
+        with self.clock.waiting(kind, reason):
+            yield
         self.waits_for = ""
         self._phase(TurnState.THINKING)
 
@@ -506,7 +514,8 @@ class Run:
         before, tokens = self._said(), self._tokens()
         self._phase(TurnState.COMPACTING)
         try:
-            answer = await self._ask(purpose="summary")
+            with self.clock.waiting("compacting", "the older part of the conversation is summarised"):
+                answer = await self._ask(purpose="summary")
         finally:
             self._phase(TurnState.THINKING)
         if not answer.text.strip():
@@ -600,6 +609,7 @@ class Run:
         """The open round of the old run becomes the first one of this: what is known stays, what is open is made."""
         self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
         mine = replace(last, run_id=self.id, resumed_from=last.run_id, results=dict(last.results), seq=0)
+        mine.times = dict(last.times)
         toolbox = self.session.toolbox
         plan = after_crash(
             last,

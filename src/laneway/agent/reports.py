@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from laneway.agent.loop import Run
     from laneway.agent.queue_records import DeadCommand, QueueMetrics
     from laneway.agent.session_lanes import SessionLanes
+    from laneway.kernel.task_entries import TaskEntry
     from laneway.rows import Owner, StateRow
 
 __all__ = ("Reports",)
@@ -123,6 +124,11 @@ class Reports(ABC):
             lines.append(f"The model call: {run.model_job.explain()}")
         lines += [*run.calls.explain(), *behind]
         return "\n".join(lines) or f"Run {run.id} is {run.turn.state}."
+
+    def worker_began(self, entry: TaskEntry) -> None:
+        """A worker begins with a call of the run that goes on."""
+        if self._run is not None and self._run.id == entry.run_id:
+            self._run.calls.taken(entry.call_id, entry.worker, entry.attempt)
 
     async def run_events(self, run_id: str) -> list[AgentEvent]:
         """What a run has told, made again from its checkpoints: its pieces of text are joined."""

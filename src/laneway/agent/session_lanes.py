@@ -684,6 +684,11 @@ class SessionLanes:
 
     # ---- questions ----
 
+    def call_of(self, job_id: str) -> tuple[str, bool]:
+        """Which tool a job that is in here calls (or its name, if it is no call), and whether it is a model call."""
+        command = self._live.get(job_id)
+        return ("", False) if command is None else (command.tool, command.is_model)
+
     def stats(self) -> QueueStats:
         """What waits and runs at this moment, and what has ended so far."""
         lanes = ByLane({lane: self._stats_of(lane) for lane in SESSION_LANES})

@@ -47,6 +47,7 @@ from laneway.kernel.ledger import (
     arguments_digest,
     key_of,
 )
+from laneway.kernel.rounds import CallTimes
 from laneway.kernel.task_entries import SAID, TaskEnd
 from laneway.options import LaneHandlerConfig
 from laneway.records import Effect
@@ -75,6 +76,7 @@ TASK_ENDS = {
 }
 """Ends of a task that are no answer."""
 CUT_READ = "[Cancelled: the run was ended while this call ran]"
+ENDED_ALONE = "[Cancelled: this call was ended from outside {}; the run goes on ({})]"
 CUT_BEHIND = "[Cancelled: it was ended while it ran in the background]"
 UNREAD = "[{}: it was over when the run was ended; what it said was not read]"
 MOVE_AGAIN_MS = 1_000  # when a call could not be moved, because the store does not take it just now
@@ -155,12 +157,19 @@ class CallMaker:
 
     def explain(self) -> list[str]:
         """For each call that has not ended: where it is, and why."""
-        lines = []
+        return [f"{each.call.name} ({each.call.id}): {said}" for each, said in self._where()]
+
+    def whys(self) -> dict[str, str]:
+        """The same by the ids of the calls."""
+        return {each.call.id: said for each, said in self._where()}
+
+    def _where(self) -> list[tuple[_Call, str]]:
+        found = []
         for each in self._live.values():
             task = self._session.externals.where(task_id_of(each.asked.key)) if each.is_external else ""
             said = task or (each.job.explain() if each.job is not None and hasattr(each.job, "explain") else "it runs")
-            lines.append(f"{each.call.name} ({each.call.id}): {said}")
-        return lines
+            found.append((each, str(said)))
+        return found
 
     # ---- a batch ----
 
@@ -240,6 +249,7 @@ class CallMaker:
             each.entry = self._run.book.entries.get(asked.key)
         self._live[call.id] = each
         self._run.emit(ToolQueuedEvent(tool_id=call.id, tool_name=call.name, lane=asked.lane))
+        self._note(call.id, CallTimes(lane=asked.lane, queued_ms=self._run.wall()))
         try:
             each.job = self._submit(each, functools.partial(self._execute, each))
         except LanewayError as error:  # a lane that is full, or draining
@@ -310,7 +320,10 @@ class CallMaker:
             raise InterruptSignalError("the run is being ended" if moved is None else "it is being ended")
         if each.began_ms < 0:
             each.began_ms = self._run.now()
+            self._note(call.id, began_ms=self._run.wall())
             self._move_later(each)
+        if attempt > 1:
+            self._note(call.id, attempt=attempt)
         self._run.emit(
             ToolStartEvent(
                 tool_id=call.id, tool_name=call.name, args=copied(each.arguments), lane=each.lane, attempt=attempt
@@ -384,6 +397,7 @@ class CallMaker:
             except (asyncio.CancelledError, InterruptSignalError):
                 externals.desk.withdraw(task_id, each.cut or "the run was ended")  # nobody has seen it
                 raise
+        self._note(call.id, out_ms=run.wall(), task_id=task_id)
         args = self._out.get(each.asked.key) or copied(each.arguments)
         run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=args, lane=each.lane))
         externals.desk.publish(task_id)
@@ -402,6 +416,7 @@ class CallMaker:
                 raise InterruptSignalError("the run is being ended")
             each.end = None
             each.began_ms = run.now()
+            self._note(call.id, began_ms=run.wall())
             return await self._run_here(each, 1)
         try:
             return await externals.output_of(end, self._context(each, end.attempt))
@@ -488,6 +503,19 @@ class CallMaker:
             report=report,
         )
 
+    def _note(self, call_id: str, times: CallTimes | None = None, **facts: Any) -> None:
+        """When something happened to a call of the open round, for whoever asks later."""
+        one = self._run.machine.round
+        assert one is not None
+        known = times or one.times.get(call_id)
+        if known is not None:
+            one.times[call_id] = replace(known, **facts)
+
+    def taken(self, call_id: str, worker: str, attempt: int) -> None:
+        """A worker begins with a call that is out."""
+        if call_id in self._live:
+            self._note(call_id, began_ms=self._run.wall(), worker=worker, attempt=attempt)
+
     def _key(self, call: ToolCall) -> str:
         one = self._run.machine.round
         assert one is not None
@@ -552,6 +580,9 @@ class CallMaker:
         if each.left_out:
             return
         result = self._result_of(each)
+        self._note(each.call.id, ended_ms=self._run.wall())
+        if each.end is not None and each.end.worker and each.end.had_started:  # found after a restart, perhaps
+            self._note(each.call.id, worker=each.end.worker)
         if each.entry is not None or result.status is not ResultStatus.CANCELLED or not self._run.goes_on_later:
             self._run.machine.result(result)  # else it had no effect, and is made when the session is opened again
         each.took_ms = took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
@@ -622,6 +653,8 @@ class CallMaker:
             text = text if each.background is None else CUT_BEHIND
         if not each.cut and reason:  # its own lane has ended it
             text = f"{text[:-1]} ({reason})]"
+            if status is ResultStatus.CANCELLED and each.background is None and not self._run.turn.cancelled:
+                text = ENDED_ALONE.format("while it ran" if started else "before it had started", reason)
         return ToolResult(call_id=each.call.id, name=each.call.name, output=text, status=status)
 
     async def _wind_down(self, launched: list[_Call]) -> None:

@@ -40,10 +40,14 @@ def ls(
         return
     now_ms = SystemClock().wall_ms()
     rows = [
-        (each["schedule_id"], each["session_key"], _when(each), until(each["next_ms"], now_ms), each["text"])
+        (each["schedule_id"], each["session_key"], _when(each), _next(each, now_ms), each["text"])
         for each in found["items"]
     ]
     print_rows(("schedule", "session", "when", "next", "*text"), rows, empty="There are no schedules.")
+
+
+def _next(schedule: dict[str, Any], now_ms: int) -> str:
+    return "paused" if schedule.get("paused") else until(schedule["next_ms"], now_ms)
 
 
 def _when(schedule: dict[str, Any]) -> str:

@@ -175,7 +175,7 @@ class StoreReader:
             }
             for place, row in enumerate(self._waiting(key), 1)
         ]
-        return _page(items)
+        return {**_page(items), "total": len(items)}
 
     def history(self, key: str, *, limit: int = 200, conversation: int | None = None) -> dict[str, Any]:
         """What was said in a session."""
@@ -288,8 +288,20 @@ class StoreReader:
         items = []
         for row in self._live("schedule", session):
             facts = {"schedule_id": row.id, "session_key": row.session, "workspace": row.workspace}
-            items.append({**facts, **json.loads(row.body)})
-        return _page(items)
+            body = json.loads(row.body)
+            last_id, last_ms = body.pop("last_id", ""), body.pop("last_ms", 0)
+            last = self._rows.message(last_id) if last_id else None
+            done = {
+                "paused": body.pop("paused", False),
+                "last_ms": last_ms or None,
+                "last_note": body.pop("last_note", ""),
+                "last_message_id": last_id or None,
+                "last_disposition": None if last is None else last.state,
+                "last_outcome": None if last is None else last.outcome or None,
+                "last_run_id": None if last is None else last.turn_id or None,
+            }
+            items.append({**facts, **body, **done})
+        return _page(sorted(items, key=lambda each: (each["next_ms"], each["schedule_id"])))
 
     def tasks(self, *, limit: int = 200, after: str = "", workspace: str = "", **asked: str) -> dict[str, Any]:
         """External tasks: those that have not ended, or those of one state. A store is read for one `workspace`."""
@@ -332,24 +344,21 @@ class StoreReader:
         owner = Owner(self._tenant, self.workspace)
         state = MessageState.DEAD_LETTERED.value
         rows = self._rows.messages(owner, state=state, after_seq=int(after or 0), limit=limit)
-        found = [letter for row in rows if (letter := self._letter(row)) is not None]
+        found = [letter for row in rows if (letter := self._letter(row))["status"] == "open"]
         return _page(found, str(rows[-1].seq) if len(rows) >= limit else None)
 
     def dead_letter(self, message_id: str) -> dict[str, Any]:
         """One of them."""
         row = self._rows.message(message_id)
         is_dead = row is not None and row.tenant == self._tenant and row.state == MessageState.DEAD_LETTERED
-        letter = self._letter(row) if row is not None and is_dead else None
-        if letter is None:
+        if row is None or not is_dead:
             raise NotFoundError(what="dead letter", name=message_id, hint="laneway dlq ls")
-        return letter
+        return self._letter(row)
 
-    def _letter(self, row: MessageRow) -> dict[str, Any] | None:
-        """A message that could not be done; None if somebody has dealt with it."""
+    def _letter(self, row: MessageRow) -> dict[str, Any]:
+        """A message that could not be done, with what somebody has made of it."""
         mark = self._rows.state("dead_letter", row.id)
-        if mark is not None and mark.state in ("retried", "purged"):
-            return None
-        text = decode_message(row)[0].text
+        said = {} if mark is None else json.loads(mark.body)
         return {
             "letter_id": row.id,
             "kind": "message",
@@ -357,11 +366,14 @@ class StoreReader:
             "session_key": row.session,
             "lane": None,
             "what": "message",
-            "text": text if mark is None else json.loads(mark.body).get("text", text),
+            "text": said.get("text", decode_message(row)[0].text),
+            "edited": "text" in said,
             "arguments": None,
             "error": row.reason,
             "attempts": None,
             "died_ms": row.ended_ms,
+            "status": mark.state if mark is not None and mark.state in ("retried", "purged") else "open",
+            "message_id": said.get("message_id"),
         }
 
 
@@ -463,6 +475,8 @@ def _approval(row: StateRow) -> dict[str, Any]:
         "run_id": approval.turn_id,
         "action": approval.action,
         "arguments": dict(approval.arguments),
+        "arguments_text": approval.text,
+        "digest": approval.digest,
         "state": approval.state.value,
         "why": approval.why,
         "call_id": approval.call_id,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from laneway.config.effective import Effective, Value
+from laneway.config.effective import Effective, Value, load
 from laneway.config.origins import Layer, Origin
 from laneway.config.settings import TOOL_QUEUE, Settings
 from laneway.config.shape import Path, settings_of, subs_of
 from laneway.mail import Drop, Mode
 
-__all__ = ("AGENT_DEFAULTS", "Seen", "is_of_agent", "seen_by_agent", "seen_by_inbox")
+__all__ = (
+    "AGENT_DEFAULTS",
+    "Seen",
+    "agent_defaults",
+    "is_of_agent",
+    "seen_by_agent",
+    "seen_by_inbox",
+    "words_for",
+)
 
 OF_BOTH: Final = frozenset({"name", "description", "gateway", "workspaces"})
 OF_INBOX: Final = frozenset({"max_concurrent", "lanes", "spawn"})
@@ -63,6 +72,30 @@ def seen_by_agent(effective: Effective) -> tuple[Seen, ...]:
         elif is_set:
             found.append(Seen(value=value, is_used=False))
     return tuple(found)
+
+
+@functools.cache
+def agent_defaults() -> Mapping[Path, Any]:
+    """What every setting of an agent is when nobody says anything; those with names of their own are not there."""
+    return {seen.value.path: seen.value.value for seen in seen_by_agent(load(environ={}))}
+
+
+@functools.cache
+def words_for(path: Path) -> str:
+    """What the declaration says about a setting; empty if it is not known."""
+    return _words_in(Settings, path)
+
+
+def _words_in(block: type[Any], path: Path) -> str:
+    if not path:
+        return ""
+    for declared in settings_of(block):
+        if declared.name == path[0]:
+            return declared.setting.says
+    for inner in subs_of(block):
+        if inner.name == path[0]:
+            return _words_in(inner.block, path[2:] if inner.sub.names else path[1:])
+    return ""
 
 
 def _is_used(path: Path) -> bool:

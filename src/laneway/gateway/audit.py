@@ -14,10 +14,14 @@ from laneway.ports import Clock, Store
 from laneway.rows import EventRow, Owner
 from laneway.telemetry.redaction import redact, redact_tree
 
-__all__ = ("Audit", "AuditEntry")
+__all__ = ("Audit", "AuditEntry", "AuditQuery")
 
 SESSION: Final = "audit"
 TEXT_MAX: Final = 2_000
+SCAN: Final = 500
+SCANNED_MAX: Final = 20_000
+CLOCKS_MS: Final = 86_400_000
+"""The wall clock may have been set back between two actions; nobody sets it back by more than a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,30 @@ class AuditEntry:
     target: str
     reason: str
     facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Which actions are wanted; what is empty, or 0, says nothing. Case does not matter."""
+
+    actor: str = ""
+    action: str = ""
+    target: str = ""
+    text: str = ""
+    from_ms: int = 0
+    to_ms: int = 0
+
+    def fits(self, entry: AuditEntry) -> bool:
+        """Whether an action is one of them. An `action` is a whole word of it, or all: `lane`, `lane.change`."""
+        if self.from_ms and entry.at_ms < self.from_ms:
+            return False
+        if self.to_ms and entry.at_ms >= self.to_ms:
+            return False
+        if self.action and self.action != entry.action and self.action != entry.action.partition(".")[0]:
+            return False
+        if not _has(entry.actor, self.actor) or not _has(entry.target, self.target):
+            return False
+        return not self.text or _has(_everything(entry), self.text)
 
 
 class Audit:
@@ -55,6 +83,38 @@ class Audit:
         """The actions that concern a tenant, oldest first."""
         rows = await self._store.history.events(Owner(tenant, GATEWAY, SESSION), after_seq=after_seq, limit=limit)
         return [_entry(row) for row in rows]
+
+    async def newest(
+        self, tenant: str, query: AuditQuery, *, before_seq: int = 0, limit: int = 200
+    ) -> tuple[list[AuditEntry], int]:
+        """The actions that are wanted, newest first, and where to go on; 0: there are no more.
+
+        It looks through a bounded number of actions, so there may be fewer than `limit` although there are more.
+        """
+        owner, found, seq = Owner(tenant, GATEWAY, SESSION), list[AuditEntry](), before_seq
+        for _ in range(0, SCANNED_MAX, SCAN):
+            rows = await self._store.history.events_newest(owner, before_seq=seq, limit=SCAN)
+            for row in rows:
+                entry = _entry(row)
+                if query.from_ms and entry.at_ms < query.from_ms - CLOCKS_MS:
+                    return found, 0  # those before are older still
+                if query.fits(entry):
+                    found.append(entry)
+                    if len(found) == limit:
+                        return found, row.seq
+            if len(rows) < SCAN:
+                return found, 0
+            seq = rows[-1].seq
+        return found, seq
+
+
+def _has(text: str, part: str) -> bool:
+    return part.casefold() in text.casefold()
+
+
+def _everything(entry: AuditEntry) -> str:
+    facts = json.dumps(entry.facts, ensure_ascii=False, default=str)
+    return "\n".join((entry.actor, entry.action, entry.target, entry.reason, facts))
 
 
 def _short(value: str) -> str:

@@ -227,6 +227,7 @@ class Guard:
         self._timeout_s = gateway.settings.request_timeout_ms / 1000
         self._held = 0  # bytes of bodies that are under way
         shared = () if gateway.settings.cors_origins else (OURS_ONLY,)
+        # The policy is the last one: an answer may bring its own.
         self._headers = [*ALWAYS, *shared, (b"content-security-policy", NARROW)]
         self._page_headers = [*ALWAYS, *shared, (b"content-security-policy", PAGE)]
 
@@ -364,7 +365,7 @@ class Guard:
 
     def _with_ours(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         kept: list[tuple[bytes, bytes]] = []
-        is_page = is_cached = False
+        is_page = is_cached = has_policy = False
         for name, value in headers:
             if b"\n" in value or b"\r" in value or b"\0" in value:
                 _log.error("a header of an answer was left out, because it has a line break: %r", name)
@@ -373,8 +374,11 @@ class Guard:
                 is_page = value.startswith(b"text/html")
             elif name == b"cache-control":
                 is_cached = True
+            elif name == b"content-security-policy":
+                has_policy = True  # the dashboard knows its own better
             kept.append((name, value))
-        kept += self._page_headers if is_page else self._headers
+        ours = self._page_headers if is_page else self._headers
+        kept += ours[:-1] if has_policy else ours
         if not is_cached:
             kept.append((b"cache-control", b"no-store"))
         return kept

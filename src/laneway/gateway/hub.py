@@ -127,6 +127,11 @@ class Watcher(AsyncIterator[Frame]):
         self._buffer.append(frame)
         self._wake()
 
+    def nudge(self, frame: Frame) -> None:
+        """The same for who only has to know that there is something: one is enough, however slowly it reads."""
+        if not self._buffer:
+            self.push(frame)
+
     def close(self, why: str = "closed") -> None:
         """End it after what it still holds. A second time changes nothing."""
         if not self.end:
@@ -273,6 +278,11 @@ class Hub:
         """Something has happened in a run."""
         if self.is_watched(owner.tenant, owner.session):
             self._hand_out(frame_of(owner, event, event.run_id))
+
+    def nudge(self, frame: Frame) -> None:
+        """Tell everybody, whatever they watch, unless they hold something that they have not taken."""
+        for watcher in self._all():
+            watcher.nudge(frame)
 
     def _hand_out(self, frame: Frame) -> None:
         owner = frame.owner

@@ -266,14 +266,19 @@ def _greet(gateway: Gateway, launch: Launch, out: TextIO, err: TextIO) -> None:
         _tell(gateway, err, line)
     _say(out, f"Laneway is listening on {url_of(gateway.settings)}")
     if err.isatty():
-        _say(err, _folded(f"  Ctrl-C stops it. In another terminal: {_command()} chat"))
+        _say(
+            err,
+            _folded(
+                f"  Open it in a browser for the dashboard. In another terminal: {_command()} chat. Ctrl-C stops it."
+            ),
+        )
 
 
 def _about_tokens(gateway: Gateway, *, is_terminal: bool) -> Iterator[str]:
     """Whether requests need one; and an operator token that ends with the process, shown to a person and to nothing
     that keeps what it reads."""
     if is_terminal and gateway.settings.is_loopback and not gateway.tokens.is_empty:
-        yield "There are tokens: every request needs one, the chat page and the commands on this machine, too."
+        yield "There are tokens: every request needs one, the dashboard and the commands on this machine, too."
     operators = [token for token in gateway.tokens.tokens() if token.caller().may(Scope.OPERATE)]
     clock = gateway.env.clock
     if any(_counts(token, clock) for token in operators):
@@ -286,7 +291,8 @@ def _about_tokens(gateway: Gateway, *, is_terminal: bool) -> Iterator[str]:
     secret = gateway.tokens.create_for_now("operator", (Scope.ADMIN,))
     yield f"Operator token, until this server ends: {secret}"
     approve = f"{_command()} approve ID"
-    yield f"  To approve a call: {approve}, which asks for the token; or give it to the page, in its field."
+    yield f"  To approve a call: {approve}, which asks for the token; or on the dashboard."
+    yield f"  The dashboard with it: {url_of(gateway.settings)}/#token={secret}"
 
 
 def _tell(gateway: Gateway, err: TextIO, line: str) -> None:

@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from laneway.agent.host import THREADS_MAX
 from laneway.agent.subagents import is_child_id, root_of
@@ -27,6 +28,8 @@ from laneway.gateway.observed import Observer
 from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
+from laneway.gateway.traffic import Traffic
+from laneway.gateway.usage import UsageBooks
 from laneway.gateway.workspaces import Workspace, fair
 from laneway.gateway.writing import write_row
 from laneway.kernel import directives
@@ -92,8 +95,13 @@ class Gateway:
             workspace.hub.counts = self.tokens.counts
         self.rates = Rates(settings.requests_per_second, self.env.clock)
         self.audit = Audit(self.store, self.env.clock)
+        self.usage = UsageBooks(self.store, self.env.clock)
         self.admission = Admission(self)
+        self.letter_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of the dead letters that somebody changes at this moment."""
         self.observer = Observer(self, os.environ if environ is None else environ)
+        self.traffic = Traffic(self)
+        self.traffic.hub.counts = self.tokens.counts
         self._probe: asyncio.Task[str] | None = None
         self.is_open = False
         self.is_stopping = False
@@ -117,6 +125,7 @@ class Gateway:
                 await each.close()
             await self.store.close()
             raise
+        self.traffic.open()
         self.is_open = True
         return self
 
@@ -127,12 +136,14 @@ class Gateway:
         """The process is asked to end: streams end now, with a word about it, so that the server can."""
         self.is_stopping = True
         self.hall.close()
+        self.traffic.begin_stop()
         for workspace in self.workspaces.values():
             workspace.hub.close("stopping")
 
     def _end_streams(self, token_id: str, why: str) -> None:
         for workspace in self.workspaces.values():
             workspace.hub.close_token(token_id, why)
+        self.traffic.hub.close_token(token_id, why)
 
     async def close(self) -> None:
         """Give running turns their time; what has not ended stays in the store and goes on with the next start."""
@@ -140,6 +151,7 @@ class Gateway:
             return
         self.begin_stop()
         self.tokens.close()
+        self.traffic.close()
         self.is_open = False
         if self._probe is not None:
             await asyncio.wait({self._probe})  # it has a deadline

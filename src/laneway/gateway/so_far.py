@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from laneway.agent_events import (
     AgentEvent,
+    BackgroundEndEvent,
     ConfirmationReceivedEvent,
     ConfirmationRequiredEvent,
     ExternalTaskCompletedEvent,
@@ -14,11 +15,19 @@ from laneway.agent_events import (
     ExternalTaskProgressEvent,
     ExternalTaskStartedEvent,
     ModelRetryEvent,
+    PermissionDeniedEvent,
+    PlanningEndEvent,
+    PlanningStartEvent,
     ReasoningDeltaEvent,
     RunResumedEvent,
+    RunWaitingEvent,
     StartEvent,
     SteeredEvent,
+    SubagentEndEvent,
+    SubagentStartEvent,
+    TaskUpdatedEvent,
     TextDeltaEvent,
+    ToolBackgroundedEvent,
     ToolEndEvent,
     ToolOutputDeltaEvent,
     ToolQueuedEvent,
@@ -45,6 +54,7 @@ class _Round:
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.calls: dict[str, dict[str, Any]] = {}
+        self.steered: list[dict[str, Any]] = []
 
     def call(self, tool_id: str, tool_name: str, **facts: Any) -> dict[str, Any]:
         """One of its calls, with what is new about it."""
@@ -65,6 +75,66 @@ class _Round:
             "text": "".join(self.text),
             "reasoning": "".join(self.reasoning),
             "calls": [_safe(call) for call in self.calls.values()],
+            "steered": self.steered,
+        }
+
+
+class _Course:
+    """What belongs to the run as a whole: its plan, its sub-agents, what it waits for."""
+
+    def __init__(self) -> None:
+        self.began_ms = 0
+        self.resumed_from = ""
+        self.plan: dict[str, Any] | None = None
+        self.children: dict[str, dict[str, Any]] = {}
+        self.waiting: dict[str, Any] | None = None
+        self.retry: dict[str, Any] | None = None
+
+    def hear(self, event: AgentEvent) -> None:
+        """One more event of the run."""
+        match event:
+            case RunWaitingEvent():
+                self.waiting = {"reason": event.reason, "until_ms": event.until_ms}
+                return
+            case ModelRetryEvent():
+                self.retry = {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": redact(event.error)}
+                return
+            case StartEvent():
+                self.began_ms = event.at_ms
+            case RunResumedEvent():
+                self.resumed_from = event.resumed_from
+            case PlanningStartEvent():
+                self.plan = {"state": "planning", "reason": "", "steps": []}
+            case PlanningEndEvent():
+                self._planned(state="made" if event.steps else "none", reason=event.reason)
+            case TaskUpdatedEvent():
+                self._planned(state="made", steps=[dict(each) for each in event.tasks])
+            case SubagentStartEvent() | SubagentEndEvent():
+                self._child(event)
+            case _:
+                pass
+        self.waiting = self.retry = None  # it goes on
+
+    def _planned(self, **facts: Any) -> None:
+        self.plan = {"state": "made", "reason": "", "steps": [], **(self.plan or {}), **facts}
+
+    def _child(self, event: SubagentStartEvent | SubagentEndEvent) -> None:
+        child = self.children.setdefault(event.task_id, {"task_id": event.task_id, "description": "", "tool_id": ""})
+        child.update(agent=event.agent, child_session_id=event.child_session_id)
+        if isinstance(event, SubagentStartEvent):
+            child.update(description=event.description, tool_id=event.tool_id, state="running", began_ms=event.at_ms)
+        else:
+            child.update(state=event.status, duration_ms=event.duration_ms)
+
+    def shown(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "began_ms": self.began_ms,
+            "resumed_from": self.resumed_from,
+            "plan": self.plan,
+            "children": list(self.children.values()),
+            "waiting": self.waiting,
+            "retry": self.retry,
         }
 
 
@@ -77,21 +147,36 @@ def summed_up(events: Iterable[AgentEvent]) -> dict[str, Any]:
     """What these events of a run add up to: the round under way (`turn`, `text`, `calls`) and those before it."""
     messages: list[str] = []
     rounds = [_Round(0)]
+    course, last = _Course(), 0
     for event in events:
+        course.hear(event)
+        last = max(last, event.seq)
         match event:
-            case StartEvent() | SteeredEvent():
+            case StartEvent():
                 messages += event.messages
+            case SteeredEvent():
+                messages += event.messages
+                rounds[-1].steered.append({"messages": list(event.messages), "skipped": list(event.skipped)})
             case TurnStartEvent():
                 rounds.append(_Round(event.turn))
             case _:
-                _add(rounds[-1], event)
+                _add(rounds, event)
     whole = [each.shown() for each in rounds]
     if len(whole) > 1 and not whole[0]["calls"]:
         del whole[0]
-    return {"messages": messages, **whole[-1], "rounds": whole[:-1]}
+    return {"messages": messages, **whole[-1], "rounds": whole[:-1], **course.shown(), "last_seq": last}
 
 
-def _add(one: _Round, event: AgentEvent) -> None:
+def _end_background(rounds: list[_Round], event: BackgroundEndEvent) -> None:
+    """The call may be of an earlier round: it went on behind that."""
+    for one in rounds:
+        if event.tool_id in one.calls:
+            call = one.call(event.tool_id, event.tool_name, background=str(event.status))
+            call.update(output=event.tool_output[-OUTPUT_MAX:], duration_ms=event.duration_ms)
+
+
+def _add(rounds: list[_Round], event: AgentEvent) -> None:
+    one = rounds[-1]
     match event:
         case TextDeltaEvent():
             one.text.append(event.text)
@@ -100,19 +185,29 @@ def _add(one: _Round, event: AgentEvent) -> None:
         case ModelRetryEvent():  # what came of the attempt before is void
             one.text, one.reasoning = [], []
         case ToolQueuedEvent():
-            one.call(event.tool_id, event.tool_name, state="queued", lane=event.lane)
+            one.call(event.tool_id, event.tool_name, state="queued", lane=event.lane, queued_ms=event.at_ms)
         case ConfirmationRequiredEvent():
             args = dict(event.args)
             one.call(event.tool_id, event.tool_name, state="asked", args=args, approval_id=event.approval_id)
         case ConfirmationReceivedEvent():
             one.call(event.tool_id, event.tool_name, state="queued")
         case ToolStartEvent():
-            one.call(event.tool_id, event.tool_name, state="running", args=dict(event.args), lane=event.lane, output="")
+            call = one.call(event.tool_id, event.tool_name, state="running", args=dict(event.args), lane=event.lane)
+            call.update(output="", started_ms=event.at_ms, attempt=event.attempt)
         case ToolOutputDeltaEvent():
             call = one.call(event.tool_id, event.tool_name)
             call["output"] = (call["output"] + event.text)[-OUTPUT_MAX:]
         case ToolEndEvent():
-            one.call(event.tool_id, event.tool_name, state=str(event.status), output=event.tool_output[-OUTPUT_MAX:])
+            call = one.call(event.tool_id, event.tool_name, state=str(event.status))
+            call.update(output=event.tool_output[-OUTPUT_MAX:], ended_ms=event.at_ms, duration_ms=event.duration_ms)
+            call.update(exit_code=event.exit_code, artifact=event.artifact)
+        case ToolBackgroundedEvent():
+            one.call(event.tool_id, event.tool_name, background_id=event.background_id, background="running")
+        case BackgroundEndEvent():
+            _end_background(rounds, event)
+        case PermissionDeniedEvent():
+            denied = {"gate": event.gate, "reason": redact(event.reason)}
+            one.call(event.tool_id, event.tool_name, state="denied", args=dict(event.args), denied=denied)
         case ExternalTaskPendingEvent() if event.tool_id:
             task = {"task_id": event.task_id, "state": "pending", "worker": "", "progress": None}
             one.call(event.tool_id, event.command_type, task=task)

@@ -63,6 +63,11 @@ class ToolLanes:
     def __init__(self) -> None:
         self._changes: dict[str, LaneChange] = {}
 
+    @property
+    def changes(self) -> Mapping[str, LaneChange]:
+        """What was changed, by lane."""
+        return self._changes
+
     async def change(self, lane: str, change: LaneChange, sessions: Iterable[AsyncSession]) -> int:
         """Change a lane of every session, from now on; says of how many that are open."""
         self._changes[lane] = change.over(self._changes.get(lane, LaneChange()))

@@ -41,13 +41,16 @@ __all__ = (
     "Page",
     "PendingView",
     "ProblemView",
+    "RateView",
     "Reason",
     "RunView",
     "ScheduleView",
+    "SenderView",
     "SettingView",
     "StepView",
     "Taken",
     "View",
+    "WaiterView",
     "describe",
     "page_of",
     "router_of",
@@ -562,8 +565,26 @@ class LaneView(View):
         )
 
 
+class RateView(View):
+    """How many may start in a window, and how many could at this moment."""
+
+    count: int
+    window_ms: int
+    left: int
+    next_ms: int = Field(description="How long until the next one may start; 0: at once.")
+
+
+class WaiterView(View):
+    """Something that waits for a limit. Whose it is, is said of what belongs to the caller's tenant."""
+
+    label: str
+    session_key: str | None = None
+    workspace: str | None = None
+    waited_ms: int
+
+
 class LimitView(View):
-    """A limit that can be closed: the account of a model, or a lane that is closed now."""
+    """A limit: the account of a model, a lane with a rate limit, or a lane that is closed now."""
 
     key: str
     account: str | None = Field(None, description="Whose quota it is; null for a lane that is no account.")
@@ -572,6 +593,9 @@ class LimitView(View):
     reason: str = ""
     running: int
     waiting: int
+    concurrency: int = 0
+    rate: RateView | None = None
+    waiters: list[WaiterView] = Field(default_factory=list, description="The first of those that wait.")
 
 
 class ApprovalView(View):
@@ -583,6 +607,8 @@ class ApprovalView(View):
     run_id: str
     action: str
     arguments: dict[str, Any]
+    arguments_text: str = Field(description="The same as text, exactly as they run.")
+    digest: str = Field(description="Of what it is about; an answer that names it counts for nothing else.")
     state: str
     why: str = ""
     call_id: str = ""
@@ -593,11 +619,17 @@ class ApprovalView(View):
     escalated: bool = False
     reason: str = ""
     answered_by: str = ""
+    awaited: bool = Field(default=False, description="Whether its time runs: a run waits for it at this moment.")
+    on_timeout: str = Field("", description="What happens when its time is over: `reject` or `auto_approve`.")
+    asked_for: SenderView | None = Field(None, description="For whom the run works, while it goes on.")
 
     @classmethod
-    def of(cls, approval: Approval, workspace: str) -> ApprovalView:
-        """A request of a workspace."""
+    def of(cls, approval: Approval, workspace: str, **now: Any) -> ApprovalView:
+        """A request of a workspace; `now` are facts that only the process knows."""
         return cls(
+            **now,
+            arguments_text=approval.text,
+            digest=approval.digest,
             approval_id=approval.id,
             session_key=approval.session_key,
             workspace=workspace,
@@ -631,10 +663,17 @@ class ScheduleView(View):
     kind: str
     timezone: str
     next_ms: int
+    paused: bool = Field(default=False, description="It sends nothing until it goes on.")
+    last_ms: int | None = Field(None, description="When its time last came; null: never yet.")
+    last_note: str = Field("", description="Why it sent nothing at that time.")
+    last_message_id: str | None = Field(None, description="What it sent last.")
+    last_disposition: str | None = Field(None, description="What has become of that.")
+    last_outcome: str | None = None
+    last_run_id: str | None = None
 
     @classmethod
-    def of(cls, schedule: Schedule, workspace: str) -> ScheduleView:
-        """A schedule of a workspace."""
+    def of(cls, schedule: Schedule, workspace: str, last: Ended | None = None) -> ScheduleView:
+        """A schedule of a workspace, and what has become of the message it sent last."""
         return cls(
             schedule_id=schedule.id,
             session_key=schedule.session_key,
@@ -647,4 +686,11 @@ class ScheduleView(View):
             kind=schedule.kind.value,
             timezone=schedule.timezone,
             next_ms=schedule.next_ms,
+            paused=schedule.paused,
+            last_ms=schedule.last_ms or None,
+            last_note=schedule.last_note,
+            last_message_id=schedule.last_id or None,
+            last_disposition=None if last is None else last.disposition.value,
+            last_outcome=None if last is None or last.outcome is None else last.outcome.value,
+            last_run_id=None if last is None else last.turn_id,
         )

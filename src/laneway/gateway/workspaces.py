@@ -24,6 +24,7 @@ from laneway.config import inbox_options, lane_configs
 from laneway.config.files import WORKSPACE_FILES
 from laneway.errors import LanewayError, NotFoundError, UnavailableError, describe
 from laneway.gateway.hub import Hub
+from laneway.gateway.recency import Recency
 from laneway.gateway.tool_lanes import ToolLanes
 from laneway.rows import Owner
 
@@ -73,8 +74,8 @@ class Workspace:
         own = [str(spec.folder / name) for name in WORKSPACE_FILES]
         self.host.fixed = frozenset(os.path.realpath(each).casefold() for each in (*spec.files, *own))
         self.hub = Hub(spec.name)
+        self.recency = Recency(lambda tenant: store.history.last_events(tenant, spec.name), env.clock.wall_ms)
         self.tool_lanes = ToolLanes()
-        self.retrying: set[str] = set()  # dead letters that somebody sends again at this moment
         given = arguments_of(spec.agent, environ)
         given.update(messages=None, mode=None, session_store=store)  # the inbox of the host goes by these
         if spec.model is not None:
@@ -111,6 +112,7 @@ class Workspace:
         self.hub.told_seq = self._store.next_seq()  # what the store has by now is the past
         self.opened_at, self.opened_ms = self._now(), self._wall()
         engine.listen(self.hub.on_mail_event)
+        engine.listen(self.recency.on_mail_event)
         engine.on_unattended = self._wake
         engine.compact = self._compact
         self.host.guests.add(self)
@@ -272,6 +274,7 @@ class Workspace:
 
     def _on_agent_event(self, owner: Owner, event: AgentEvent) -> None:
         self.hub.on_agent_event(owner, event)
+        self.recency.on_agent_event(owner, event)
         for observe in self.observers:
             observe(owner, event)
 

@@ -18,7 +18,12 @@ b  hashes of blobs  r  results, one for each call, null if there is none: a text
 c  conversation        x text, s status, e exit code, f artifact, n name if it is not that of the call
 p  prompts          m  ids of messages
 t  at_ms            f  resumed_from
+q  asked_ms         w  waits: kind, reason, began_ms, ended_ms
+k  times of calls, null if there are none: lane, queued_ms, began_ms, ended_ms, and if they say anything:
+   attempt, out_ms, task_id, worker
 ```
+
+The times in `q`, `w` and `k` are counted from `t`; null is a time that nobody knows.
 
 What is read is held against all of this. Whatever is wrong with a row is one `StoreCorruptError` that names it.
 """
@@ -33,7 +38,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from laneway.dialogue import Answer, Prompt, ResultStatus, ToolCall, ToolResult, Usage
 from laneway.errors import StoreCorruptError, StoreVersionError, UnstorableError, describe
-from laneway.kernel.rounds import Round, RoundState
+from laneway.kernel.rounds import CallTimes, Round, RoundState, RoundWait
 from laneway.rows import Owner, StateRow
 
 __all__ = (
@@ -217,10 +222,31 @@ def encode(round: Round, owner: Owner, texts: Texts = _NO_TEXTS) -> tuple[StateR
         "p": [writer.prompt(prompt, round.messages) for prompt in round.prompts],
         "a": writer.answer(round.answer, round.run_id),
         "r": [writer.result(call, round.results.get(call.id)) for call in calls] if round.results else [],
+        **_times_of(round),
     }
     live = int(round.state is RoundState.ACTING)
     row = StateRow(ROUND, round_id(round), *owner, round.seq, live, round.state.value, writer.body(facts))
     return row, writer.blobs()
+
+
+def _times_of(round: Round) -> dict[str, Any]:  # noqa: A002 - what it is
+    """Where the time of a round went, as short as it can be said."""
+
+    def since(ms: int) -> int | None:
+        return ms - round.at_ms if ms else None
+
+    def of_call(times: CallTimes | None) -> list[Any] | None:
+        if times is None:
+            return None
+        usual = [times.lane, since(times.queued_ms), since(times.began_ms), since(times.ended_ms)]
+        more = [times.attempt, since(times.out_ms), times.task_id, times.worker]
+        return usual if more == [1, None, "", ""] else usual + more
+
+    return {
+        "q": since(round.asked_ms),
+        "w": [[wait.kind, wait.reason, since(wait.began_ms), since(wait.ended_ms)] for wait in round.waits],
+        "k": [of_call(round.times.get(call.id)) for call in round.answer.calls] if round.times else [],
+    }
 
 
 def round_id(round: Round) -> str:  # noqa: A002 - what it is
@@ -325,6 +351,47 @@ class _Reader:
         pairs = zip(calls, values, strict=False)
         return {call.id: self._result(call, value) for call, value in pairs if value is not None}
 
+    def asked_ms(self) -> int:
+        return self._time(self.body.get("q"))
+
+    def waits(self) -> tuple[RoundWait, ...]:
+        return tuple(map(self._wait, _a(list, self.body.get("w", []), "the waits")))
+
+    def times(self, calls: tuple[ToolCall, ...]) -> dict[str, CallTimes]:
+        values = _a(list, self.body.get("k", []), "the times")
+        if values and len(values) != len(calls):
+            raise _FlawError(f"it has {len(calls)} calls and the times of {len(values)}")
+        pairs = zip(calls, values, strict=False)
+        return {call.id: self._times(value) for call, value in pairs if value is not None}
+
+    def _wait(self, value: object) -> RoundWait:
+        kind, reason, began, ended = _some(4, value, "the parts of a wait")
+        return RoundWait(
+            kind=_a(str, kind, "a wait"),
+            reason=_a(str, reason, "a reason"),
+            began_ms=self._time(began),
+            ended_ms=self._time(ended),
+        )
+
+    def _times(self, value: object) -> CallTimes:
+        facts = _a(list, value, "the times of a call")
+        lane, *times = _some(4, facts[:4], "the times of a call")
+        attempt, out, task, worker = _some(4, facts[4:] or [1, None, "", ""], "the times of a call")
+        queued, began, ended = map(self._time, times)
+        return CallTimes(
+            lane=_a(str, lane, "a lane"),
+            queued_ms=queued,
+            began_ms=began,
+            ended_ms=ended,
+            attempt=_a(int, attempt, "an attempt"),
+            out_ms=self._time(out),
+            task_id=_a(str, task, "a task"),
+            worker=_a(str, worker, "a worker"),
+        )
+
+    def _time(self, value: object) -> int:
+        return 0 if value is None else self.whole("t") + _a(int, value, "a time")
+
     def whole(self, key: str, default: int = 0) -> int:
         return _a(int, self.body.get(key, default), key)
 
@@ -380,6 +447,9 @@ def decode(row: StateRow, blob: Blobs, texts: Texts = _NO_TEXTS) -> Round:
             results=reader.results(answer.calls),
             seq=row.seq,
             at_ms=reader.whole("t"),
+            asked_ms=reader.asked_ms(),
+            waits=reader.waits(),
+            times=reader.times(answer.calls),
         )
     except _FlawError as flaw:
         refuse(row, str(flaw))

@@ -377,6 +377,13 @@ class Delivery:
                 self._finish(box, head, Change.DEAD_LETTER, reason, wall)
         self._consider(box, now)
 
+    def unrequest(self, owner: Owner, *, now: int) -> None:
+        """The slot that was asked for is not waited for any longer; if one is needed, it is asked for again."""
+        box = self.boxes.get(owner)
+        if box is not None:
+            box.requested = None
+            self._consider(box, now)
+
     def untell(self, box: Mailbox, turn: TurnEntry) -> None:
         """The turn that was to tell the agent of dropped messages has not: another one must."""
         for item in turn.summarized:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import NamedTuple
 
 from laneway.errors import UnknownJobError
 from laneway.kernel.jobs import Entry
@@ -142,56 +143,68 @@ def _shut(lane: Lane, now: int) -> str:
     return ""
 
 
+class Why(NamedTuple):
+    """What a queued job waits for: in words (without its name), and as far as that is known, how long and for whom."""
+
+    reason: WaitReason
+    text: str
+    estimate_ms: int | None = None
+    until_ms: int | None = None
+    owner: Entry | None = None  # who has the exclusive lane
+
+
 def _queued(kernel: Kernel, entry: Entry, *, now: int, wall_ms: int) -> Explanation:
-    lane = entry.lanes[entry.stage]
     position = position_of(entry, now)
-    if entry.aside is not None:
-        lane = entry.aside
+    why = why_waits(kernel, entry, position, now=now, wall_ms=wall_ms)
+    blocked_by: tuple[JobId, ...] = () if why.owner is None else (why.owner.id,)
+    if why.reason is WaitReason.LANE:
+        blocked_by = _holders(kernel, entry.lanes[entry.stage])
+    return _answer(
+        entry,
+        why.reason,
+        why.text,
+        position=position,
+        estimate_ms=why.estimate_ms,
+        until_ms=why.until_ms,
+        blocked_by=blocked_by,
+    )
+
+
+def why_waits(kernel: Kernel, entry: Entry, position: int, *, now: int, wall_ms: int) -> Why:
+    """What a queued job at this position of its lane waits for; costs the same however many wait."""
+    lane = entry.aside or entry.lanes[entry.stage]
     text = _shut(lane, now)
     if lane.paused or lane.cap == 0:
-        return _answer(entry, WaitReason.PAUSED, text, position=position)
+        return Why(WaitReason.PAUSED, text)
     if lane.closed_until is not None and lane.closed_until > now:
-        left = lane.closed_until - now
-        until = lane.closed_wall_ms
-        return _answer(entry, WaitReason.CLOSED, text, position=position, estimate_ms=left, until_ms=until)
+        return Why(WaitReason.CLOSED, text, lane.closed_until - now, lane.closed_wall_ms)
     owner = _exclusive_owner(entry, lane)
     if owner is not None:
         text = f"waits: exclusive lane {lane.name!r} is with {_called(owner)}"
-        estimate = _estimate(lane, position)
-        return _answer(
-            entry, WaitReason.EXCLUSIVE, text, position=position, estimate_ms=estimate, blocked_by=(owner.id,)
-        )
+        return Why(WaitReason.EXCLUSIVE, text, _estimate(lane, position), owner=owner)
     if not lane.is_open() and entry.aside is None:
         text = f"waits for a slot of lane {lane.name!r}: {lane.held} of {lane.cap} taken"
         kept = lane.kept(lane.cap)
         if kept:
             text += f", {kept} kept for jobs that lent theirs"
-        holders = _holders(kernel, lane)
-        estimate = _estimate(lane, position)
-        return _answer(entry, WaitReason.LANE, text, position=position, estimate_ms=estimate, blocked_by=holders)
+        return Why(WaitReason.LANE, text, _estimate(lane, position))
     return _shared(kernel, entry, lane, now=now, wall_ms=wall_ms, position=position)
 
 
-def _shared(kernel: Kernel, entry: Entry, lane: Lane, *, now: int, wall_ms: int, position: int) -> Explanation:
+def _shared(kernel: Kernel, entry: Entry, lane: Lane, *, now: int, wall_ms: int, position: int) -> Why:
     """The lane itself has a slot: a limit or something it shares with others holds the job up."""
     wait = lane.limit_wait_ms(now)
     if wait:
         text = f"waits for the rate limit of lane {lane.name!r}, next token in {duration(wait)}"
-        return _answer(entry, WaitReason.RATE, text, position=position, estimate_ms=wait, until_ms=wall_ms + wait)
+        return Why(WaitReason.RATE, text, wait, wall_ms + wait)
     pools = (*lane.pools, kernel.threads) if entry.threaded else lane.pools
     for pool in pools:
         if not pool.has_room(lane):
-            return _answer(
-                entry,
-                _pool_reason(kernel, pool),
-                f"waits for {_pool_words(kernel, pool)}: {_taken(pool)}",
-                position=position,
-                estimate_ms=_estimate(lane, position),
-            )
+            text = f"waits for {_pool_words(kernel, pool)}: {_taken(pool)}"
+            return Why(_pool_reason(kernel, pool), text, _estimate(lane, position))
     if position > 1:
-        text = f"waits in lane {lane.name!r} behind others"
-        return _answer(entry, WaitReason.ORDER, text, position=position, estimate_ms=_estimate(lane, position))
-    return _answer(entry, WaitReason.NOTHING, f"is about to start in lane {lane.name!r}", position=position)
+        return Why(WaitReason.ORDER, f"waits in lane {lane.name!r} behind others", _estimate(lane, position))
+    return Why(WaitReason.NOTHING, f"is about to start in lane {lane.name!r}")
 
 
 def _taken(pool: Pool) -> str:

@@ -90,6 +90,11 @@ class TokenBucket:
         self._at = now
         return 0 if self._level >= self._window else -(-(self._window - self._level) // self._count)
 
+    def left(self, now: int) -> int:
+        """How many tokens there are."""
+        self.wait_ms(now)
+        return self._level // self._window
+
     def take(self, now: int) -> None:
         """Take one token."""
         waiting = self.wait_ms(now)

@@ -172,22 +172,55 @@ class Mailroom(Reception):
         self._consider(box, now)
         return ""
 
-    def pending(self, owner: Owner, *, now: int) -> list[PendingMessage]:
-        """What waits in a session, in order, and why."""
+    def send_as(self, message_id: str, mode: Mode, settings: QueueSettings, *, actor: str, now: int, wall: int) -> None:
+        """Let a waiting message do what another mode does, as if it came with it now. It keeps its place."""
+        box, item = self.waiting_item(message_id, "send_as")
+        if not item.is_user or mode is Mode.REJECT:
+            why = "it waits already, so nothing can refuse it" if item.is_user else "only users choose a mode"
+            raise MessageStateError(message_id=message_id, state=item.state, call="send_as", hint=why)
+        if item.state is MessageState.HELD:
+            item.change(Change.RELEASE, f"released by {actor}")
+            self._message_event(MessageReleased, item, wall, actor=actor)
+        elif item.state is MessageState.PARKED:
+            item.aim = ""
+            item.change(Change.UNPARK, f"sent as {mode.value} by {actor}")
+        item.message = replace(item.message, mode=mode)
+        gathers = mode in GATHERING
+        item.debounce_ms, item.max_wait_ms = (settings.debounce_ms, settings.max_wait_ms) if gathers else (0, 0)
+        item.set_body()
+        if gathers:
+            box.last_at = now
+        if box.cutting is item:
+            box.cutting = None if mode in CUTTING else box.newest_cut()
+        item.reason = self._take_effect(box, item, now, wall)
+        self._message_event(MessageEdited, item, wall, reason=f"sent as {mode.value}", actor=actor)
+        if item.state is MessageState.PARKED:
+            self._message_event(MessageParked, item, wall, actor=actor)
+        self._out.append(Touch(box.owner, item))
+        self._consider(box, now)
+
+    def pending(self, owner: Owner, *, now: int, after: int = 0, limit: int | None = None) -> list[PendingMessage]:
+        """What waits in a session, in order, and why; with `after` and `limit` only those behind a place."""
         box = self.boxes.get(owner)
         if box is None:
             return []
+        waiting = box.waiting_items()[after : None if limit is None else after + limit]
         return [
             PendingMessage(
                 message=item.message,
                 state=item.state,
                 position=position,
-                reason=self.why(box, item, now) if position <= 100 else "others are before it",
+                reason=self.why(box, item, now) if self._is_soon(box, item, position) else "others are before it",
                 waited_ms=max(0, now - item.arrived_at),
                 seen_by=item.seen_by or None,
             )
-            for position, item in enumerate(box.waiting_items(), 1)
+            for position, item in enumerate(waiting, after + 1)
         ]
+
+    @staticmethod
+    def _is_soon(box: Mailbox, item: Item, position: int) -> bool:
+        """Whether it is worth finding out why one waits: behind a hundred others, that would look at all of them."""
+        return position <= 100 or box.turn is not None or item.state is not MessageState.QUEUED
 
     # ---- the whole session ----
 

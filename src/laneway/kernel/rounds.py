@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from laneway.dialogue import Answer, Prompt, Results, ResultStatus, ToolCall, ToolResult, Utterance
 
-__all__ = ("Round", "RoundState", "open_result", "unstarted_result")
+__all__ = ("CallTimes", "Round", "RoundState", "RoundWait", "open_result", "unstarted_result")
 
 
 class RoundState(StrEnum):
@@ -22,6 +22,33 @@ class RoundState(StrEnum):
     FINAL = "final"  # the model asked for nothing more: its text is the answer of the run
     CUT = "cut"  # the run was ended in it; every call has a result all the same
     FORGOTTEN = "forgotten"  # the run was rolled back: no part of the conversation any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTimes:
+    """Where the time of a call went, by the wall clock; 0: nobody knows, or it has not happened.
+
+    `out_ms` is when it was offered to others as `task_id`; `worker` is who has made it.
+    """
+
+    lane: str = ""
+    queued_ms: int = 0
+    began_ms: int = 0
+    ended_ms: int = 0
+    attempt: int = 1
+    out_ms: int = 0
+    task_id: str = ""
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundWait:
+    """Something that a run waited for before its model answered: `lane`, `limit`, `retry`, `paused`, `compacting`."""
+
+    kind: str
+    reason: str
+    began_ms: int
+    ended_ms: int = 0  # 0: it still does
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +66,9 @@ class Round:
     results: dict[str, ToolResult] = field(default_factory=dict)
     seq: int = 0  # its place among the rounds of the session
     at_ms: int = 0
+    asked_ms: int = 0  # when its model was asked; 0: nobody knows
+    waits: tuple[RoundWait, ...] = ()  # before it answered
+    times: dict[str, CallTimes] = field(default_factory=dict)  # by call id; for people, nothing depends on them
     _told: tuple[Utterance, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

@@ -30,11 +30,11 @@ from laneway.kernel.messages import Item, route_key
 from laneway.kernel.reception import AT_ONCE
 from laneway.mail import Final, Message, MessageState, Outcome, QueueOptions, QueueSettings, Receipt
 from laneway.ports import Clock, Ids, Store
-from laneway.rows import Lookup, MessageRow, Owner
+from laneway.rows import Lookup, MessageRow, Owner, Row
 from laneway.runtime.journal import Journal
 from laneway.runtime.subscriptions import Audience, Subscription
 
-__all__ = ("Arrival", "Arrivals", "fail", "final_from", "receipt_of")
+__all__ = ("Arrival", "Arrivals", "Beside", "fail", "final_from", "receipt_of")
 
 _FREED = frozenset(
     {
@@ -50,14 +50,21 @@ _FREED = frozenset(
 """Given up before its turn began: the platform's id may be used again."""
 
 
+Beside = Callable[[Receipt], Row | None]
+
+
 class Arrival(NamedTuple):
-    """A message on its way in. `resolve` gives the settings in force at the moment it is taken."""
+    """A message on its way in. `resolve` gives the settings in force at the moment it is taken.
+
+    `beside` makes a row of its receipt that is stored in the same commit, if there is to be one.
+    """
 
     message: Message
     resolve: Callable[[Message], tuple[Message, QueueSettings]]
     lane: str
     expires_ms: int
     dedupe_ms: int
+    beside: Beside | None = None
 
 
 Taken = tuple[Receipt, asyncio.Future[None]]
@@ -251,6 +258,9 @@ class Arrivals(ABC):
         message, settings = arrival.resolve(arrival.message)
         item = Item(owner, message, seq=self.store.next_seq(), lane=arrival.lane, expires_ms=arrival.expires_ms)
         receipt = self.kernel.accept(item, settings, now=self.now(), wall=self.wall())
+        row = None if arrival.beside is None else arrival.beside(receipt)
+        if row is not None:
+            self.journal.add(owner, row)
         return receipt, self._store_new(item)
 
     def _store_new(self, item: Item) -> asyncio.Future[None]:

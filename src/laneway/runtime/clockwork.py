@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from laneway.errors import ConfigError, InvalidMessageError
+from laneway.errors import ConfigError, ConflictError, InvalidMessageError, NotFoundError
 from laneway.events import ScheduleFired, ScheduleMissed
 from laneway.kernel import texts
 from laneway.kernel.messages import Item, encode
@@ -20,25 +20,56 @@ from laneway.mail import Message, MessageKind, Mode, Schedule
 from laneway.records import DURATION_MAX_MS, check_whole
 from laneway.rows import Owner, StateKey, StateRow
 from laneway.runtime import schedules
+from laneway.runtime.envelope import storable
 from laneway.runtime.errands import SYSTEM_SETTINGS
 from laneway.runtime.mail_engine import MailEngine
 
-__all__ = ("Clockwork",)
+__all__ = ("PREVIEW_MAX", "Clockwork", "ScheduleChange", "changed", "preview")
 
 LOOK_MS = 60_000
 EVERY_MIN_MS = 1_000
+PREVIEW_MAX = 20
+KEPT = (
+    *("text", "cron", "at_ms", "every_ms", "missed", "next_ms", "timezone", "kind"),
+    *("paused", "last_ms", "last_id", "last_note"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleChange:
+    """What is to be different about a schedule; None where it stays as it is. At most one of the three times is set."""
+
+    text: str | None = None
+    cron: str | None = None
+    at_ms: int | None = None
+    every_ms: int | None = None
+    missed: str | None = None
+    kind: MessageKind | None = None
+    timezone: str | None = None
+    paused: bool | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What it changes."""
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+
+    def over(self, schedule: Schedule) -> Schedule:
+        """The schedule as it is to be; another time takes the place of the one it had."""
+        given = self.given
+        if given.keys() & {"cron", "at_ms", "every_ms"}:
+            given = {"cron": None, "at_ms": None, "every_ms": None} | given
+        return replace(schedule, **given)
 
 
 class _Entry:
     """A schedule with its row."""
 
-    __slots__ = ("last_id", "owner", "schedule", "seq")
+    __slots__ = ("owner", "schedule", "seq")
 
     def __init__(self, owner: Owner, schedule: Schedule, seq: int) -> None:
         self.owner = owner
         self.schedule = schedule
         self.seq = seq
-        self.last_id = ""
 
     @property
     def row_key(self) -> Hashable:
@@ -48,8 +79,7 @@ class _Entry:
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
         schedule = self.schedule
-        names = ("text", "cron", "at_ms", "every_ms", "missed", "next_ms", "timezone", "kind")
-        body = encode({name: getattr(schedule, name) for name in names})
+        body = encode({name: getattr(schedule, name) for name in KEPT})
         return StateRow("schedule", schedule.id, *self.owner, self.seq, 1, "waiting", body)
 
 
@@ -72,13 +102,9 @@ class Clockwork:
         """The store has failed for a session: what it has is what counts."""
         if self._closed:
             return
-        last = {entry.schedule.id: entry.last_id for entry in self._entries.values()}
         for schedule_id in [name for name, entry in self._entries.items() if entry.owner == owner]:
             del self._entries[schedule_id]
         self._take_over(row for row in rows if row.kind == "schedule")
-        for schedule_id, last_id in last.items():
-            if schedule_id in self._entries:
-                self._entries[schedule_id].last_id = last_id
         self._arm()
 
     def _take_over(self, rows: Iterable[StateRow]) -> None:
@@ -113,22 +139,6 @@ class Clockwork:
     ) -> Schedule:
         """A new schedule; returns when it is on disk."""
         self._engine.check_session(owner)
-        if sum(value is not None for value in (cron, at_ms, every_ms)) != 1:
-            raise ConfigError("a schedule has exactly one of cron, at_ms and every_ms", setting="schedule")
-        if missed not in ("skip", "run"):
-            raise ConfigError(f"missed is 'skip' or 'run', not {missed!r}", setting="missed", value=missed)
-        if kind is MessageKind.USER:
-            raise InvalidMessageError("a schedule speaks as 'system' or 'heartbeat', not as a user")
-        wall = self._engine.wall()
-        if cron is not None:
-            cron = schedules.check_cron(cron)
-        if every_ms is not None:
-            check_whole(every_ms, setting="every_ms", least=EVERY_MIN_MS, most=DURATION_MAX_MS)
-        if at_ms is not None:
-            check_whole(at_ms, setting="at_ms", least=0, most=1 << 53)
-            if 0 < at_ms * 100 < wall:
-                hint = "it is in milliseconds since 1970; was it meant in seconds?"
-                raise ConfigError(f"at_ms {at_ms} is decades ago", setting="at_ms", value=at_ms, hint=hint)
         draft = Schedule(
             id=self._engine.ids.new_id("schedule"),
             session_key=owner.session,
@@ -140,23 +150,55 @@ class Clockwork:
             missed=missed,
             next_ms=0,
             kind=kind,
-            timezone=schedules.check_timezone(timezone),
+            timezone=timezone,
         )
-        if at_ms is not None:
-            first: int | None = at_ms
-        elif every_ms is not None:
-            first = wall + every_ms
-        else:
-            first = schedules.next_firing(draft, wall)
-        if first is None:
-            raise ConfigError(f"the schedule {cron!r} never fires", setting="cron", value=cron)
-        schedule = replace(draft, next_ms=first)
+        schedule = _timed(draft, self._engine.wall())
         entry = _Entry(owner, schedule, self._engine.store.next_seq())
         self._entries[schedule.id] = entry
         self._engine.journal.touch(owner, entry)
         await self._engine.journal.committed(owner)
         self._arm()
         return schedule
+
+    async def change(self, schedule_id: str, change: ScheduleChange) -> Schedule:
+        """Change a schedule. One with another time, or that goes on after a pause, is due at its next time from now."""
+        entry = self._entry(schedule_id)
+        self._engine.check_session(entry.owner)
+        entry.schedule = new = changed(entry.schedule, change, self._engine.wall())
+        self._engine.journal.touch(entry.owner, entry)
+        await self._engine.journal.committed(entry.owner)
+        self._arm()
+        return new
+
+    async def send_now(self, schedule_id: str, reason: str) -> str:
+        """Send the message of a schedule beside its times; the id of the message, which is on disk then."""
+        entry, engine = self._entry(schedule_id), self._engine
+        engine.check_session(entry.owner)
+        self.check_sendable(entry.schedule)
+        schedule, wall = entry.schedule, engine.wall()
+        message_id = self._send(entry, 0, wall)
+        facts = {"schedule_id": schedule.id, "next_ms": schedule.next_ms}
+        engine.kernel.note(ScheduleFired, entry.owner, wall, message_id=message_id, reason=reason, **facts)
+        entry.schedule = replace(schedule, last_ms=wall, last_id=message_id, last_note="")
+        engine.journal.touch(entry.owner, entry)
+        engine.carry_out()
+        await engine.journal.committed(entry.owner)
+        return message_id
+
+    def check_sendable(self, schedule: Schedule) -> None:
+        """Refuse to send a schedule's message while the one it has sent before has not ended: they would pile up."""
+        if schedule.last_id in self._engine.kernel.items:
+            raise ConflictError(
+                "the message that it has sent before has not ended yet",
+                hint="wait for it, or withdraw it",
+                message_id=schedule.last_id,
+            )
+
+    def _entry(self, schedule_id: str) -> _Entry:
+        entry = self._entries.get(schedule_id)
+        if entry is None:
+            raise NotFoundError(what="schedule", name=schedule_id)
+        return entry
 
     async def remove(self, schedule_id: str) -> bool:
         """Forget a schedule; False if there is none of that id."""
@@ -184,8 +226,8 @@ class Clockwork:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._entries and self._engine.is_at_work and not self._closed:
-            due = min(entry.schedule.next_ms for entry in self._entries.values())
+        due = min((each.schedule.next_ms for each in self._entries.values() if not each.schedule.paused), default=None)
+        if due is not None and self._engine.is_at_work and not self._closed:
             delay = min(max(0, due - self._engine.wall()), LOOK_MS)
             self._timer = self._engine.loop.call_later(delay / 1000, self._tick)
 
@@ -193,6 +235,8 @@ class Clockwork:
         wall = self._engine.wall()
         if self._engine.is_at_work:
             for entry in list(self._entries.values()):
+                if entry.schedule.paused:
+                    continue
                 every = entry.schedule.every_ms
                 if every is not None and entry.schedule.next_ms > wall + every:
                     # The wall clock was set back: an interval is a length of time, not a time of day.
@@ -211,8 +255,8 @@ class Clockwork:
             return
         owed = schedules.missed(schedule, wall)
         late = wall - schedule.next_ms > LOOK_MS or owed.firings > 1
-        waiting = engine.kernel.items.get(entry.last_id)
-        message_id = ""
+        waiting = engine.kernel.items.get(schedule.last_id)
+        message_id = why = ""
         facts = {"schedule_id": schedule.id, "next_ms": owed.next_ms or 0}
         if (late and schedule.missed == "skip") or waiting is not None:
             why = "the one before it still waits" if waiting is not None else "nobody was there to send it"
@@ -220,12 +264,12 @@ class Clockwork:
         else:
             message_id = self._send(entry, owed.firings - 1, wall)
             engine.kernel.note(ScheduleFired, entry.owner, wall, message_id=message_id, reason="it was due", **facts)
-        entry.last_id = message_id or entry.last_id
         if owed.next_ms is None:
             del self._entries[schedule.id]
             engine.journal.forget(entry.owner, StateKey("schedule", schedule.id))
         else:
-            entry.schedule = replace(schedule, next_ms=owed.next_ms)
+            last_id = message_id or schedule.last_id
+            entry.schedule = replace(schedule, next_ms=owed.next_ms, last_ms=wall, last_id=last_id, last_note=why)
             engine.journal.touch(entry.owner, entry)
         engine.carry_out()
 
@@ -244,3 +288,65 @@ class Clockwork:
         item = Item(entry.owner, message, seq=engine.store.next_seq(), lane="cron")
         engine.kernel.accept(item, SYSTEM_SETTINGS, now=engine.now(), wall=wall)
         return message.id
+
+
+def preview(schedule: Schedule, wall: int, count: int) -> list[int]:
+    """When a schedule that nobody keeps would fire, from now on; what makes no sense is a `ConfigError`."""
+    timed = _timed(schedule, wall)
+    found: list[int] = [timed.next_ms]
+    while len(found) < min(count, PREVIEW_MAX):
+        following = schedules.next_firing(timed, found[-1])
+        if following is None:
+            break
+        found.append(following)
+    return found
+
+
+def changed(old: Schedule, change: ScheduleChange, wall: int) -> Schedule:
+    """A schedule after a change. With another time, or after a pause, it is due at its next time from now on."""
+    if change.text is not None and not storable(change.text, "a message").strip():
+        raise InvalidMessageError("a message must not be empty", hint="send some text")
+    new = change.over(old)
+    is_moved = any(getattr(new, name) != getattr(old, name) for name in ("cron", "at_ms", "every_ms", "timezone"))
+    if not is_moved and (new.paused or not old.paused):
+        return _check(new, wall)
+    if new.at_ms is not None and new.at_ms <= wall:
+        raise ConfigError("this moment has passed", setting="at_ms", value=new.at_ms, hint="give it another one")
+    return _timed(new, wall)
+
+
+def _check(schedule: Schedule, wall: int) -> Schedule:
+    """The same with its cron expression as it is kept; refuses what makes no sense."""
+    cron, at_ms, every_ms = schedule.cron, schedule.at_ms, schedule.every_ms
+    if sum(value is not None for value in (cron, at_ms, every_ms)) != 1:
+        raise ConfigError("a schedule has exactly one of cron, at_ms and every_ms", setting="schedule")
+    if schedule.missed not in ("skip", "run"):
+        raise ConfigError(
+            f"missed is 'skip' or 'run', not {schedule.missed!r}", setting="missed", value=schedule.missed
+        )
+    if schedule.kind is MessageKind.USER:
+        raise InvalidMessageError("a schedule speaks as 'system' or 'heartbeat', not as a user")
+    if cron is not None:
+        schedule = replace(schedule, cron=schedules.check_cron(cron))
+    if every_ms is not None:
+        check_whole(every_ms, setting="every_ms", least=EVERY_MIN_MS, most=DURATION_MAX_MS)
+    if at_ms is not None:
+        check_whole(at_ms, setting="at_ms", least=0, most=1 << 53)
+        if 0 < at_ms * 100 < wall:
+            hint = "it is in milliseconds since 1970; was it meant in seconds?"
+            raise ConfigError(f"at_ms {at_ms} is decades ago", setting="at_ms", value=at_ms, hint=hint)
+    return replace(schedule, timezone=schedules.check_timezone(schedule.timezone))
+
+
+def _timed(draft: Schedule, wall: int) -> Schedule:
+    """A schedule with its first time from now on."""
+    schedule = _check(draft, wall)
+    if schedule.at_ms is not None:
+        first: int | None = schedule.at_ms
+    elif schedule.every_ms is not None:
+        first = wall + schedule.every_ms
+    else:
+        first = schedules.next_firing(schedule, wall)
+    if first is None:
+        raise ConfigError(f"the schedule {schedule.cron!r} never fires", setting="cron", value=schedule.cron)
+    return replace(schedule, next_ms=first)

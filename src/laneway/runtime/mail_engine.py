@@ -377,6 +377,16 @@ class MailEngine(Errands):
             return ""
         return f"its turn {why_queued(job, self.now())}"  # without its place: that would be counted each time
 
+    def drop_slot(self, owner: Owner) -> None:
+        """Stop waiting for the slot of a turn that would be about nothing any more."""
+        job, box = self._jobs.get(owner), self.kernel.boxes.get(owner)
+        is_needed = box is not None and (box.next_item() is not None or bool(box.overflow))
+        if job is not None and job.state is JobState.QUEUED and not is_needed:
+            del self._jobs[owner]
+            self.kernel.unrequest(owner, now=self.now())
+            job.cancel("nothing is left for it to do")
+            self.carry_out()
+
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
         return owner in self._unattended

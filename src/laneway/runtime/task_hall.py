@@ -322,6 +322,14 @@ class TaskHall:
         needs = f"lane {entry.lane}, tool {entry.command_type}, workspace {entry.owner.workspace}{labels}"
         return f"no worker takes such tasks ({needs})"
 
+    def has_nobody(self, entry: TaskEntry) -> bool:
+        """Whether no worker that is there would take a task: it waits for somebody who starts one."""
+        if entry.state is not TaskState.PENDING or entry.held_for:
+            return False
+        own = (each for each in self.book.records() if each.tenant in (None, entry.owner.tenant))
+        known = (each for each in own if each.health(self._now()) != "quiet" and not _lacks(each, entry))
+        return not any(each.holds() or each.waiting for each in known)
+
     def _all_away(self, able: Sequence[WorkerRecord], *, by_name: bool) -> str:
         """Why those who could take a task do not."""
         now = self._now()

@@ -19,6 +19,7 @@ from laneway.rows import (
     BatchResult,
     EntryRow,
     EventRow,
+    LastEvent,
     Loaded,
     Lookup,
     MessageRow,
@@ -26,12 +27,16 @@ from laneway.rows import (
     Row,
     StateKey,
     StateRow,
+    Troubles,
 )
 
 __all__ = ("MemoryDisk", "MemoryHistory", "MemoryStore")
 
 KEPT_MAX: Final = 500_000
 """How many ended messages, ended states, events and entries are kept, of each."""
+
+BROKEN: Final = frozenset({"failed", "interrupted", "fenced"})  # states of turns
+SETTLED: Final = frozenset({"retried", "purged"})  # what became of dead letters that are none any more
 
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
@@ -228,6 +233,22 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
+    async def messages_newest(
+        self, owner: Owner, *, state: str = "", before_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
+        rows = [
+            row
+            for drawer in self._drawers(owner)
+            for row in drawer.messages.values()
+            if (not before_seq or row.seq < before_seq) and state in ("", row.state)
+        ]
+        return sorted(rows, key=_by_seq, reverse=True)[: max(limit, 0)]
+
+    async def messages_by_id(self, message_ids: Sequence[str]) -> list[MessageRow | None]:
+        """One message for each id, in their order; None where there is none."""
+        return [await self.message(each) for each in message_ids]
+
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
         return self._disk.states.get(StateKey(kind, row_id))
@@ -247,6 +268,29 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
+    async def states_newest(  # noqa: PLR0913 - keyword-only: which rows are wanted
+        self,
+        owner: Owner,
+        kind: str,
+        *,
+        state: str = "",
+        live: bool = False,
+        before_seq: int = 0,
+        limit: int = 200,
+    ) -> list[StateRow]:
+        """State rows as of `states`, newest first, of one state if it is given; `before_seq` 0: from the last one.
+
+        `live` True: only what a restart would load, which is found at once, however long the history is.
+        """
+        rows = [
+            row
+            for drawer in self._drawers(owner)
+            for row in drawer.states.values()
+            if row.kind == kind and (not before_seq or row.seq < before_seq) and state in ("", row.state)
+            if row.live or not live
+        ]
+        return sorted(rows, key=_by_seq, reverse=True)[: max(limit, 0)]
+
     async def events(
         self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
     ) -> list[EventRow]:
@@ -261,6 +305,13 @@ class MemoryHistory:
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
 
+    async def events_newest(self, owner: Owner, *, before_seq: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Events of a session, newest first; `before_seq` 0: from the last one."""
+        drawer = self._disk.drawers.get(owner)
+        found = drawer.events.values() if drawer is not None else ()
+        rows = [row for row in found if not before_seq or row.seq < before_seq]
+        return sorted(rows, key=_by_seq, reverse=True)[: max(limit, 0)]
+
     async def events_between(
         self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
     ) -> list[EventRow]:
@@ -273,6 +324,13 @@ class MemoryHistory:
             if after_seq < row.seq <= until_seq
         ]
         return sorted(rows, key=_by_seq)[: max(limit, 0)]
+
+    async def last_events(self, tenant: str, workspace: str) -> list[LastEvent]:
+        """The newest event of each session, the session that was quiet longest first."""
+        drawers = self._disk.drawers
+        owners = [each for each in self._disk.owners_of(workspace) if each.tenant == tenant and each.session]
+        newest = [max(drawers[each].events.values(), key=_by_seq) for each in owners if drawers[each].events]
+        return sorted((LastEvent(row.session, row.seq, row.at_ms) for row in newest), key=lambda last: last.seq)
 
     async def entries(
         self,
@@ -304,6 +362,26 @@ class MemoryHistory:
             if owner.tenant == tenant and owner.session > after and drawers[owner].messages
         ]
         return list(islice(sorted(found), max(limit, 0)))
+
+    async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
+        """What needs somebody in a workspace, at most so much of each kind."""
+        unknown, dead, broken = list[StateRow](), list[MessageRow](), list[StateRow]()
+        for drawer in self._drawers(Owner(tenant, workspace)):
+            states = drawer.states.values()
+            unknown += (row for row in states if row.kind == "intent" and row.state == "unknown" and row.live)
+            dead += (row for row in drawer.messages.values() if row.state == "dead_lettered" and self._is_dead(row))
+            last = max((row for row in states if row.kind == "turn"), key=_by_seq, default=None)
+            broken += [last] if last is not None and last.state in BROKEN else []
+        unknown.sort(key=_by_seq, reverse=True)
+        dead.sort(key=_by_seq, reverse=True)
+        broken.sort(key=_by_seq, reverse=True)
+        most = max(limit, 0)
+        return Troubles(unknown[:most], dead[:most], broken[:most])
+
+    def _is_dead(self, row: MessageRow) -> bool:
+        """Whether nobody has sent it again or forgotten it."""
+        mark = self._disk.states.get(StateKey("dead_letter", row.id))
+        return mark is None or mark.state not in SETTLED
 
     def _drawers(self, owner: Owner) -> list[_Drawer]:
         drawers = self._disk.drawers

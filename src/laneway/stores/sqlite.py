@@ -21,7 +21,19 @@ from typing import Any, Final, TypeVar
 
 from laneway.errors import LanewayError, StoreUnavailableError, UnknownStoreError
 from laneway.records import check_whole
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, Loaded, Lookup, MessageRow, Owner, StateRow
+from laneway.rows import (
+    Batch,
+    BatchResult,
+    EntryRow,
+    EventRow,
+    LastEvent,
+    Loaded,
+    Lookup,
+    MessageRow,
+    Owner,
+    StateRow,
+    Troubles,
+)
 from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, refused
 from laneway.stores.sqlite_threads import Reader
 from laneway.stores.sqlite_writer import FILES, OpenFile
@@ -31,6 +43,9 @@ __all__ = ("BUSY_MS", "SqliteHistory", "SqliteStore")
 
 BUSY_MS: Final = 5000
 BUSY_MAX_MS: Final = 600_000
+SEQ_MAX: Final = 2**63 - 1
+DEAD: Final = "dead_lettered"  # the one state with an index of its own
+SETTLED_MAX: Final = 500  # dead letters and broken turns of old that are looked through for those that still matter
 
 R = TypeVar("R", MessageRow, StateRow, EventRow, EntryRow)
 
@@ -168,8 +183,25 @@ class SqliteHistory:
         self, owner: Owner, *, state: str = "", after_seq: int = 0, limit: int = 200
     ) -> list[MessageRow]:
         """Messages of a session (of all sessions of the workspace if it is empty), oldest first."""
-        name = "messages_of_session" if owner.session else "messages_of_workspace"
-        return await self._rows(MessageRow, name, _facts(owner, after_seq, limit, state=state))
+        return await self._rows(MessageRow, _messages_of(owner, state), _facts(owner, after_seq, limit, state=state))
+
+    async def messages_newest(
+        self, owner: Owner, *, state: str = "", before_seq: int = 0, limit: int = 200
+    ) -> list[MessageRow]:
+        """Messages as of `messages`, newest first; `before_seq` 0: from the last one."""
+        facts = {**_facts(owner, 0, limit, state=state), "before_seq": before_seq or SEQ_MAX}
+        return await self._rows(MessageRow, f"{_messages_of(owner, state)}_newest", facts)
+
+    async def messages_by_id(self, message_ids: Sequence[str]) -> list[MessageRow | None]:
+        """One message for each id, in their order; None where there is none."""
+        wanted = list(message_ids)
+
+        def work(connection: sqlite3.Connection) -> list[MessageRow | None]:
+            found = (connection.execute(statement("message_by_id"), {"id": each}).fetchone() for each in wanted)
+            return [None if row is None else MessageRow._make(row) for row in found]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work) if wanted else []
 
     async def state(self, kind: str, row_id: str) -> StateRow | None:
         """One state row."""
@@ -192,6 +224,24 @@ class SqliteHistory:
         name = "states_of_session" if owner.session else "states_of_workspace"
         return await self._rows(StateRow, name, _facts(owner, after_seq, limit, kind=kind))
 
+    async def states_newest(  # noqa: PLR0913 - keyword-only: which rows are wanted
+        self,
+        owner: Owner,
+        kind: str,
+        *,
+        state: str = "",
+        live: bool = False,
+        before_seq: int = 0,
+        limit: int = 200,
+    ) -> list[StateRow]:
+        """State rows as of `states`, newest first, of one state if it is given; `before_seq` 0: from the last one.
+
+        `live` True: only what a restart would load, which is found at once, however long the history is.
+        """
+        name = "states_of_session_newest" if owner.session else "states_of_workspace_newest"
+        more = {"before_seq": before_seq or SEQ_MAX, "least": int(live)}
+        return await self._rows(StateRow, name, {**_facts(owner, 0, limit, kind=kind, state=state), **more})
+
     async def events(
         self, owner: Owner, *, message_id: str = "", turn_id: str = "", after_seq: int = 0, limit: int = 1000
     ) -> list[EventRow]:
@@ -200,12 +250,27 @@ class SqliteHistory:
         facts = _facts(owner, after_seq, limit, message_id=message_id, turn_id=turn_id)
         return await self._rows(EventRow, name, facts)
 
+    async def events_newest(self, owner: Owner, *, before_seq: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Events of a session, newest first; `before_seq` 0: from the last one."""
+        facts = {**_facts(owner, 0, limit), "before_seq": before_seq or SEQ_MAX}
+        return await self._rows(EventRow, "events_newest", facts)
+
     async def events_between(
         self, tenant: str, workspace: str, *, after_seq: int, until_seq: int, limit: int = 1000
     ) -> list[EventRow]:
         """Events of all sessions with numbers above one and up to another, oldest first."""
         facts = {**_facts(Owner(tenant, workspace), after_seq, limit), "until_seq": until_seq}
         return await self._rows(EventRow, "events_between", facts)
+
+    async def last_events(self, tenant: str, workspace: str) -> list[LastEvent]:
+        """The newest event of each session, the session that was quiet longest first."""
+        facts = {"tenant": tenant, "workspace": workspace}
+
+        def work(connection: sqlite3.Connection) -> list[LastEvent]:
+            return list(map(LastEvent._make, connection.execute(statement("last_events"), facts)))
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
 
     async def entries(
         self,
@@ -231,6 +296,21 @@ class SqliteHistory:
         file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
         return await _ask(file.queries, file.path, work)
 
+    async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
+        """What needs somebody in a workspace, at most so much of each kind."""
+        most = max(limit, 0)
+        facts = {"tenant": tenant, "workspace": workspace, "limit": most, "scan": most + SETTLED_MAX}
+
+        def work(connection: sqlite3.Connection) -> Troubles:
+            return Troubles(
+                _select(connection, StateRow, "unknown_calls", facts),
+                _select(connection, MessageRow, "dead_messages", facts),
+                _select(connection, StateRow, "broken_turns", facts),
+            )
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
+
     async def _rows(self, kind: type[R], name: str, facts: dict[str, Any]) -> list[R]:
         file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
         return await _ask(file.queries, file.path, lambda connection: _select(connection, kind, name, facts))
@@ -252,6 +332,13 @@ async def _ask(reader: Reader[sqlite3.Connection], path: str, work: Callable[[sq
 
 def _select(connection: sqlite3.Connection, kind: type[R], name: str, facts: dict[str, Any]) -> list[R]:
     return list(map(kind._make, connection.execute(statement(name), facts)))
+
+
+def _messages_of(owner: Owner, state: str) -> str:
+    """Which question finds messages."""
+    if owner.session:
+        return "messages_of_session"
+    return "dead_of_workspace" if state == DEAD else "messages_of_workspace"
 
 
 def _facts(owner: Owner, after_seq: int, limit: int, **others: str) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from laneway.errors import StoreUnavailableError
 from laneway.gateway.access import Caller, Scope
-from laneway.gateway.audit import Audit
+from laneway.gateway.audit import Audit, AuditQuery
 from laneway.gateway.tokens import GATEWAY
 from laneway.rows import Batch, BatchResult, EventRow, Owner
 from laneway.stores.memory import MemoryStore
@@ -99,6 +101,49 @@ async def test_the_log_is_read_in_pages_by_operators_of_the_tenant(tmp_path: Pat
         assert (await stage.client.get("/v1/audit", headers=rival)).json()["items"] == []
         for query in ("after=-1", "after=x", "limit=0", "limit=1001", f"after={2**63}"):
             assert (await stage.client.get(f"/v1/audit?{query}", headers=headers)).status_code == 422
+
+
+async def test_the_log_is_read_newest_first_with_filters(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        audit = stage.gateway.audit
+        for number in range(5):
+            await audit.record(DESK, "lane.change", f"lane-{number}", reason="Night shift", paused=True)
+        await audit.record(replace(DESK, name="ada"), "schedule.run", "sched-1", session_key="daily")
+        headers = await stage.token("operate", tenant="acme")
+
+        async def targets(**asked: Any) -> list[str]:
+            found = await stage.client.get("/v1/audit", params={"order": "newest", **asked}, headers=headers)
+            return [each["target"] for each in found.json()["items"]]
+
+        lanes = [f"lane-{number}" for number in (4, 3, 2, 1, 0)]
+        assert await targets() == ["sched-1", *lanes]
+        assert await targets(action="lane") == lanes
+        assert await targets(action="lane.change", limit=2) == lanes[:2]
+        assert await targets(action="lan") == []
+        assert await targets(actor="ADA") == ["sched-1"]
+        assert await targets(target="lane-3") == ["lane-3"]
+        assert await targets(text="night SHIFT") == lanes
+        assert await targets(text="daily") == ["sched-1"]
+        first = (await stage.client.get("/v1/audit?order=newest&limit=4", headers=headers)).json()
+        assert await targets(after=first["next"]) == lanes[3:]
+        at = first["items"][0]["at_ms"]
+        assert await targets(from_ms=at + 1) == []
+        assert len(await targets(from_ms=1, to_ms=at + 1)) == 6
+        assert await targets(to_ms=1) == []
+        refused = await stage.client.get("/v1/audit?actor=ada", headers=headers)
+        assert refused.status_code == 400
+
+
+async def test_a_search_in_a_long_log_is_bounded_and_goes_on_where_it_was() -> None:
+    store = MemoryStore()
+    await store.open()
+    audit, owner = Audit(store, FakeClock()), Owner("acme", GATEWAY, "audit")
+    rows = [EventRow(*owner, store.next_seq(), 5, "operator.x", "", "", "{}") for _ in range(20_100)]
+    await store.commit([Batch(owner, store.epoch, tuple(rows))])
+    found, following = await audit.newest("acme", AuditQuery(actor="nobody"))
+    assert (found, following) == ([], rows[100].seq)
+    assert await audit.newest("acme", AuditQuery(actor="nobody"), before_seq=following) == ([], 0)
+    await store.close()
 
 
 async def test_a_token_that_cannot_be_logged_is_not_made(tmp_path: Path) -> None:

@@ -209,9 +209,26 @@ async def test_settings_are_shown_with_their_origins_and_without_secrets(tmp_pat
         key = found["providers.openai.api_key"]
         assert (key["value"], key["hidden"]) == (None, True)
         assert "sk-very-secret" not in answer.text
+        assert (found["queue.mode"]["default"], found["queue.mode"]["is_default"]) == ("followup", False)
+        assert (found["queue.cap"]["value"], found["queue.cap"]["is_default"]) == (100_000, True)
+        assert "message" in found["queue.mode"]["says"]
+
+
+async def test_what_operators_have_changed_since_the_start_is_shown_with_the_settings(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path, text=LANED) as stage:
+        operator = stage.operator()
+        assert (await body_of(await stage.client.get("/v1/config")))["changes"] == []
+        await stage.client.patch("/v1/lanes/main", json={"concurrency": 9, "paused": True}, headers=operator)
+        await stage.client.patch("/v1/lanes/query", json={"mode": "external"}, headers=operator)
+        changes = (await body_of(await stage.client.get("/v1/config")))["changes"]
+        assert [(each["lane"], each["name"], each["value"], each["configured"]) for each in changes] == [
+            ("main", "concurrency", 9, 1),
+            ("main", "paused", True, False),
+            ("query of every session", "mode", "external", None),
+        ]
 
 
 async def test_settings_whose_origin_nobody_knows_are_an_empty_list(tmp_path: Path) -> None:
     async with gateway_stage(tmp_path) as stage:
         found = await body_of(await stage.client.get("/v1/config"))
-        assert found == {"workspace": "default", "files": [], "settings": []}
+        assert found == {"workspace": "default", "files": [], "settings": [], "changes": []}

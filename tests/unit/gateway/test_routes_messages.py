@@ -216,3 +216,34 @@ async def test_whoever_writes_to_a_server_that_has_lost_its_store_is_told_to_com
             assert refusal(answer) == (503, "fenced")
             assert int(answer.headers["Retry-After"]) >= 1
         await usurper.close()
+
+
+async def test_a_waiting_message_is_sent_as_another_mode(tmp_path: Path) -> None:
+    async with busy(tmp_path, [say("cut")]) as (stage, _, first):
+        one = (await post(stage, "s1", "second"))["message_id"]
+        await body_of(await stage.client.post(f"/v1/messages/{one}/hold"))
+        both = {"text": "2nd", "mode": "collect"}
+        found = await body_of(await stage.client.patch(f"/v1/messages/{one}", json=both))
+        assert (found["text"], found["mode"], found["disposition"]) == ("2nd", "collect", "queued")
+        cut = await body_of(await stage.client.patch(f"/v1/messages/{one}", json={"mode": "interrupt"}))
+        assert cut["mode"] == "interrupt"
+        await ended(stage, first["message_id"], one)
+        assert (await stage.gateway.default.inbox.status(first["message_id"])).outcome == "interrupted"
+        assert (await stage.gateway.default.inbox.status(one)).answer == "cut"
+
+
+@pytest.mark.parametrize("body", [{}, {"mode": "fast"}, {"text": None}, {"mode": "steer", "x": 1}])
+async def test_a_change_that_says_nothing_or_nonsense_changes_nothing(tmp_path: Path, body: dict[str, object]) -> None:
+    async with busy(tmp_path) as (stage, _, _first):
+        one = (await post(stage, "s1", "second"))["message_id"]
+        assert refusal(await stage.client.patch(f"/v1/messages/{one}", json=body)) == (422, "invalid_request")
+        assert (await body_of(await stage.client.get(f"/v1/messages/{one}")))["mode"] == "followup"
+
+
+async def test_a_waiting_message_cannot_be_sent_as_one_that_is_refused(tmp_path: Path) -> None:
+    async with busy(tmp_path) as (stage, _, _first):
+        one = (await post(stage, "s1", "second"))["message_id"]
+        assert refusal(await stage.client.patch(f"/v1/messages/{one}", json={"mode": "reject"})) == (
+            409,
+            "message_state",
+        )

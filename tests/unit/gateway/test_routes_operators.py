@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from laneway.errors import ModelLimitedError
 from laneway.kernel.ledger import LedgerState
 from laneway.models import call, fail, say
+from laneway.records import LaneConfig, RateLimit
 from laneway.rows import Owner
 from laneway.stores.memory import MemoryStore
 from tests.agent_stage import Held
@@ -221,6 +223,11 @@ async def test_a_provider_that_says_to_wait_is_asked_by_no_other_session(tmp_pat
         other = await post(stage, "s2", "hello")
         model = host.lanes.engine.kernel.registry.lanes["model:scripted"]
         await until(lambda: model.waiting == 1)
+        (limit,) = (await body_of(await stage.client.get("/v1/limits")))["items"]
+        assert [(each["session_key"], each["workspace"]) for each in limit["waiters"]] == [("s2", "default")]
+        every = stage.operator() | {"Laneway-Tenant": "acme"}
+        (seen,) = (await body_of(await stage.client.get("/v1/limits", headers=every)))["items"]
+        assert [(each["session_key"], each["label"]) for each in seen["waiters"]] == [(None, "a job")]
         found = await body_of(await stage.client.get(f"/v1/messages/{other['message_id']}"))
         assert found["outcome"] is None
         await body_of(await stage.client.post("/v1/limits/scripted/open", headers=stage.operator()))
@@ -232,6 +239,18 @@ async def test_a_lane_that_is_closed_is_among_the_limits(tmp_path: Path) -> None
         await body_of(await stage.client.post("/v1/limits/main/close", headers=stage.operator()))
         listed = await body_of(await stage.client.get("/v1/limits"))
         assert [(each["key"], each["account"]) for each in listed["items"]] == [("main", None)]
+
+
+async def test_a_rate_limit_is_among_the_limits_with_what_is_left_of_it(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        engine = stage.gateway.lanes.engine
+        config = LaneConfig(rate_limit=RateLimit.per_hour(2))
+        engine.kernel.registry.configure("nightly", config, now=engine.now())
+        await stage.gateway.lanes.run("nightly", asyncio.sleep, 0)
+        (limit,) = (await body_of(await stage.client.get("/v1/limits")))["items"]
+        assert (limit["key"], limit["closed"]) == ("nightly", False)
+        rate = limit["rate"]
+        assert (rate["count"], rate["window_ms"], rate["left"], rate["next_ms"]) == (2, 3_600_000, 1, 0)
 
 
 async def test_limits_that_are_not_there_or_closed_twice_over_are_refused(tmp_path: Path) -> None:

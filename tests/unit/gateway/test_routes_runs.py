@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from laneway.mail import Approval, ApprovalState
 from laneway.models import call, say
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from tests.agent_stage import Held
@@ -160,6 +162,37 @@ async def test_a_request_is_approved_for_exactly_its_arguments(tmp_path: Path) -
         assert [(each.action, each.target, each.reason) for each in entries] == [
             ("approval.approve", asked["approval_id"], "fine")
         ]
+
+
+async def test_an_answer_counts_for_what_was_seen_and_what_became_of_it_is_kept(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (stage, asked):
+        path, operator = f"/v1/approvals/{asked['approval_id']}", stage.operator()
+        assert json.loads(asked["arguments_text"]) == ARGS
+        assert (asked["awaited"], asked["on_timeout"], asked["asked_for"]["id"]) == (True, "reject", "local")
+        other = await stage.client.post(path, json={"approve": True, "digest": "0" * 64}, headers=operator)
+        assert refusal(other) == (409, "conflict")
+        assert (await body_of(await stage.client.get("/v1/approvals?state=decided")))["items"] == []
+        said = await stage.client.post(path, json={"approve": True, "digest": asked["digest"]}, headers=operator)
+        assert (await body_of(said))["state"] == "approved"
+        decided = await body_of(await stage.client.get("/v1/approvals", params={"state": "decided", "limit": 1}))
+        assert [(each["approval_id"], each["state"]) for each in decided["items"]] == [
+            (asked["approval_id"], "approved")
+        ]
+        older = await stage.client.get("/v1/approvals", params={"state": "decided", "after": decided["next"]})
+        assert (await body_of(older))["items"] == []
+        elsewhere = await stage.client.get("/v1/approvals", params={"state": "decided", "session": "s2"})
+        assert (await body_of(elsewhere))["items"] == []
+
+
+def test_numbers_that_others_take_for_the_same_have_another_digest() -> None:
+    common: dict[str, Any] = {"id": "a", "session_key": "s", "turn_id": "t", "asked_ms": 0, "expires_ms": 1}
+    values = (1, 1.0, True, "1", 2**60, "\ud800")
+    asked = [
+        Approval(**common, action="pay", arguments={"sum": value}, state=ApprovalState.PENDING) for value in values
+    ]
+    assert len({each.digest for each in asked}) == 6
+    shown = [each.text.split(": ")[1].split("\n")[0] for each in asked]
+    assert shown == ["1", "1.0", "true", '"1"', str(2**60), '"\\ud800"']
 
 
 async def test_a_request_is_denied_with_a_reason_and_answered_once(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from laneway.agent_events import (
     AgentEvent,
+    BackgroundEndEvent,
     ConfirmationReceivedEvent,
     ConfirmationRequiredEvent,
     ExternalTaskCompletedEvent,
@@ -13,11 +14,20 @@ from laneway.agent_events import (
     ExternalTaskProgressEvent,
     ExternalTaskStartedEvent,
     ModelRetryEvent,
+    PermissionDeniedEvent,
+    PlanningEndEvent,
+    PlanningStartEvent,
     QueueAlertEvent,
     ReasoningDeltaEvent,
+    RunResumedEvent,
+    RunWaitingEvent,
     StartEvent,
     SteeredEvent,
+    SubagentEndEvent,
+    SubagentStartEvent,
+    TaskUpdatedEvent,
     TextDeltaEvent,
+    ToolBackgroundedEvent,
     ToolEndEvent,
     ToolOutputDeltaEvent,
     ToolQueuedEvent,
@@ -37,7 +47,22 @@ def told(*events: AgentEvent) -> dict[str, Any]:
 
 
 def test_a_run_that_has_said_nothing_yet_has_its_messages_only() -> None:
-    assert summed_up([]) == {"messages": [], "turn": 0, "text": "", "reasoning": "", "calls": [], "rounds": []}
+    assert summed_up([]) == {
+        "messages": [],
+        "turn": 0,
+        "text": "",
+        "reasoning": "",
+        "calls": [],
+        "steered": [],
+        "rounds": [],
+        "began_ms": 0,
+        "resumed_from": "",
+        "plan": None,
+        "children": [],
+        "waiting": None,
+        "retry": None,
+        "last_seq": 0,
+    }
     assert told()["messages"] == ["m1"]
 
 
@@ -101,3 +126,59 @@ def test_a_call_that_somebody_else_makes_is_shown_with_its_task_and_how_far_that
     assert ended["task"]["state"] == "completed"
     secret = ExternalTaskProgressEvent(**task, worker="w1", text="key sk-abcdefghijklmnopqrstuvwxyz0123456789")
     assert "abcdefghijklmnop" not in str(told(*events, secret))
+
+
+def test_the_plan_is_there_as_far_as_it_has_come() -> None:
+    step = {"id": "s1", "content": "look", "status": "in_progress", "result": ""}
+    assert told(PlanningStartEvent(prompt="go"))["plan"] == {"state": "planning", "reason": "", "steps": []}
+    none = told(PlanningStartEvent(prompt="go"), PlanningEndEvent(steps=0, reason="it is too small"))
+    assert none["plan"] == {"state": "none", "reason": "it is too small", "steps": []}
+    events = (PlanningStartEvent(prompt="go"), PlanningEndEvent(steps=1), TaskUpdatedEvent(tasks=(step,)))
+    assert told(*events)["plan"] == {"state": "made", "reason": "", "steps": [step]}
+    assert told(TaskUpdatedEvent(tasks=(step,)))["plan"]["steps"] == [step]  # a run that goes on with its plan
+
+
+def test_calls_have_their_times_and_what_came_of_them_behind_the_run() -> None:
+    events = (
+        ToolQueuedEvent(**CALL, lane="execute", at_ms=10),
+        ToolStartEvent(**CALL, args={}, lane="execute", attempt=2, at_ms=30),
+        ToolBackgroundedEvent(**CALL, after_ms=5, background_id="b1", at_ms=40),
+        ToolEndEvent(**CALL, tool_output="goes on", status=ResultStatus.OK, duration_ms=10, at_ms=40),
+    )
+    [call] = told(*events)["calls"]
+    assert (call["queued_ms"], call["started_ms"], call["ended_ms"], call["attempt"]) == (10, 30, 40, 2)
+    assert (call["background_id"], call["background"]) == ("b1", "running")
+    later = (
+        TurnStartEvent(turn=2),
+        BackgroundEndEvent(**CALL, background_id="b1", tool_output="x", status=ResultStatus.ERROR),
+    )
+    [ended] = told(*events, *later)["rounds"][0]["calls"]
+    assert (ended["background"], ended["output"]) == ("error", "x")
+
+
+def test_what_was_refused_says_by_whom() -> None:
+    [call] = told(PermissionDeniedEvent(**CALL, args={"command": "rm"}, reason="no", gate="permission"))["calls"]
+    assert (call["state"], call["denied"]) == ("denied", {"gate": "permission", "reason": "no"})
+
+
+def test_what_a_run_waits_for_is_there_until_it_goes_on() -> None:
+    waits = RunWaitingEvent(reason="the limit is closed", until_ms=99)
+    retry = ModelRetryEvent(attempt=1, delay_ms=5, error="busy")
+    assert told(waits)["waiting"] == {"reason": "the limit is closed", "until_ms": 99}
+    assert told(retry)["retry"] == {"attempt": 1, "delay_ms": 5, "error": "busy"}
+    over = told(waits, retry, TextDeltaEvent(text="a"))
+    assert (over["waiting"], over["retry"]) == (None, None)
+
+
+def test_sub_agents_and_what_came_in_are_there() -> None:
+    task: dict[str, Any] = {"task_id": "k1", "agent": "scout", "child_session_id": "s~1"}
+    begun = SubagentStartEvent(**task, description="look", tool_id="c1", at_ms=7)
+    [child] = told(begun)["children"]
+    assert (child["agent"], child["state"], child["began_ms"], child["tool_id"]) == ("scout", "running", 7, "c1")
+    [child] = told(begun, SubagentEndEvent(**task, status="succeeded", output="x", duration_ms=4))["children"]
+    assert (child["state"], child["duration_ms"], child["description"]) == ("succeeded", 4, "look")
+    steered = told(SteeredEvent(messages=("m2",), text="also", skipped=("c9",), seq=8))
+    assert steered["steered"] == [{"messages": ["m2"], "skipped": ["c9"]}]
+    assert steered["last_seq"] == 8
+    resumed = summed_up([RunResumedEvent(resumed_from="r0", rounds=1), TurnStartEvent(turn=2)])
+    assert resumed["resumed_from"] == "r0"

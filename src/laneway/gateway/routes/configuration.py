@@ -10,11 +10,14 @@ from fastapi import Query
 from pydantic import Field
 
 from laneway.agent.host import account_of
-from laneway.config.agent_view import Seen, seen_by_agent
+from laneway.config.agent_view import Seen, agent_defaults, seen_by_agent, words_for
+from laneway.config.origins import Layer
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.lookup import sees_shared
 from laneway.gateway.routes.sessions import Limit
+from laneway.gateway.service import Gateway
 from laneway.gateway.views import Page, View, router_of
+from laneway.gateway.workspaces import Workspace
 
 __all__ = ("router",)
 
@@ -40,6 +43,18 @@ class ValueView(View):
     hidden: bool = False
     used: bool = True
     origin: OriginView
+    default: Any = Field(None, description="What it would be if nobody had said anything; null: nothing.")
+    is_default: bool = Field(default=False, description="Whether it is what it would be anyway.")
+    says: str = Field("", description="What it is for.")
+
+
+class ChangeView(View):
+    """Something that an operator has changed since the start. It holds until the server ends."""
+
+    lane: str
+    name: str
+    value: Any
+    configured: Any = None
 
 
 class ConfigView(View):
@@ -48,6 +63,7 @@ class ConfigView(View):
     workspace: str
     files: list[str] = Field(description="What was read, the weakest first.")
     settings: list[ValueView]
+    changes: list[ChangeView] = Field(description="What was changed about lanes since the start.")
 
 
 class WorkspaceView(View):
@@ -69,13 +85,18 @@ class TenantView(View):
 
 
 @router.get("/config", summary="The settings in force, each with its origin")
-async def show(caller: CallerOf, workspace: WorkspaceOf) -> ConfigView:
+async def show(gateway: GatewayOf, caller: CallerOf, workspace: WorkspaceOf) -> ConfigView:
     """Every value a workspace goes by, and which file, variable or option it came from. Secrets are hidden."""
     caller.check_shared()
     effective = workspace.spec.effective
     found = () if effective is None else seen_by_agent(effective)
     files = [] if effective is None else list(effective.files)
-    return ConfigView(workspace=workspace.name, files=files, settings=[_value(seen) for seen in found])
+    return ConfigView(
+        workspace=workspace.name,
+        files=files,
+        settings=[_value(seen) for seen in found],
+        changes=_changes(gateway, workspace),
+    )
 
 
 @router.get("/workspaces", summary="The workspaces that are served", tags=["workspaces"], operation_id="workspaces_ls")
@@ -118,14 +139,41 @@ async def tenants(
     return Page(items=items, next=items[-1].tenant if len(names) > limit else None)
 
 
+def _changes(gateway: Gateway, workspace: Workspace) -> list[ChangeView]:
+    """Lanes that stay and are not as they were set up, and what holds for the tool lanes of every session."""
+    found: list[ChangeView] = []
+    known = gateway.lanes.engine.kernel.registry
+    for name in known.configs:
+        lane = known.lanes.get(name)
+        scope = name.rpartition("/")[0]
+        if lane is None or (scope and scope != workspace.name):
+            continue
+        if lane.cap != lane.config.concurrency:
+            width = lane.config.concurrency
+            found.append(ChangeView(lane=name, name="concurrency", value=lane.cap, configured=width))
+        if lane.paused:
+            found.append(ChangeView(lane=name, name="paused", value=True, configured=False))
+    for name, change in workspace.tool_lanes.changes.items():
+        seen = {(each.lane, each.name) for each in found}
+        for key, value in change.given.items():
+            if (name, key) not in seen:
+                shown = json.loads(json.dumps(value, default=str))
+                found.append(ChangeView(lane=f"{name} of every session", name=key, value=shown))
+    return found
+
+
 def _value(seen: Seen) -> ValueView:
     value, origin = seen.value, seen.value.origin
-    shown = None if value.hidden else json.loads(json.dumps(value.value, default=str))
+    shown = None if value.hidden else _plain(value.value)
+    usual = _plain(agent_defaults().get(value.path))
     return ValueView(
         setting=value.name,
         value=shown,
         hidden=value.hidden,
         used=seen.is_used,
+        default=usual,
+        is_default=origin.layer is Layer.DEFAULT or (not value.hidden and shown == usual),
+        says=words_for(value.path),
         origin=OriginView(
             layer=str(origin.layer),
             file=origin.file or None,
@@ -135,3 +183,7 @@ def _value(seen: Seen) -> ValueView:
             note=origin.note or None,
         ),
     )
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))

@@ -140,6 +140,7 @@ async def change(
     facts = body.model_dump(exclude={"reason"}, exclude_unset=True)
     where = {} if workspace is None else {"workspace": workspace.name}
     await gateway.audit.record(caller, "lane.change", name, reason=body.reason, **facts, **where)
+    gateway.traffic.note_change(name, paused=wanted.paused, reason=body.reason)
     if owner is not None:
         await apply_to(owner, name.rpartition("/")[2], wanted)
         return _view(gateway, name, places)

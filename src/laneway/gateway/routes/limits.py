@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
 from typing import Annotated
 
 from fastapi import Query
@@ -9,11 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from laneway.agent.host import MODEL_LANES
 from laneway.errors import NotFoundError
+from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.service import Gateway
-from laneway.gateway.views import LimitView, Page, Reason, page_of, router_of
+from laneway.gateway.views import LimitView, Page, RateView, Reason, WaiterView, page_of, router_of
 from laneway.kernel.explain import lane_stats
+from laneway.kernel.jobs import Entry
 from laneway.kernel.lanes import Lane
 from laneway.kernel.registry import lane_part
 from laneway.records import DURATION_MAX_MS
@@ -23,6 +27,7 @@ __all__ = ("router",)
 router = router_of("limits")
 
 CLOSED_MS = 60_000
+WAITERS_MAX = 5
 WALL_MAX = 1 << 53
 YEAR_2001_MS = 978_307_200_000
 
@@ -54,13 +59,18 @@ async def ls(
     after: Annotated[str, Query(max_length=1_000)] = "",
     limit: Limit = 200,
 ) -> Page[LimitView]:
-    """Every account that models were called by, and every other lane that is closed now."""
+    """Every account that models were called by, every lane with a rate limit, and what else is closed now."""
     caller.check_shared()
     now = gateway.lanes.engine.wall_ms()
     known = gateway.lanes.engine.kernel.registry.lanes
-    names = [name for name, lane in known.items() if name.startswith(MODEL_LANES) or _is_closed(lane, now)]
+    names = [
+        name
+        for name, lane in known.items()
+        if name.startswith(MODEL_LANES) or lane.bucket is not None or _is_closed(lane, now)
+    ]
     shown = sorted(name for name in names if name > after)[:limit]
-    return page_of([_view(gateway, known[name]) for name in shown], shown, limit)
+    sessions = _sessions(gateway, caller) if any(known[name].waiting for name in shown) else {}
+    return page_of([_view(gateway, known[name], sessions) for name in shown], shown, limit)
 
 
 @router.post("/limits/{key:path}/close", summary="Start nothing there for a while")
@@ -72,7 +82,7 @@ async def close(key: str, gateway: GatewayOf, caller: OperatorOf, body: Closing 
     until = order.until_ms or gateway.lanes.engine.wall_ms() + (order.for_ms or CLOSED_MS)
     await gateway.audit.record(caller, "limit.close", lane.name, reason=order.reason, until_ms=until)
     gateway.lanes.close_until(lane.name, until, order.reason or f"closed by {caller.name}")
-    return _view(gateway, lane)
+    return _view(gateway, lane, _sessions(gateway, caller))
 
 
 @router.post("/limits/{key:path}/open", summary="Open a limit before its time")
@@ -82,7 +92,7 @@ async def open_again(key: str, gateway: GatewayOf, caller: OperatorOf, body: Rea
     lane = _find(gateway, key)
     await gateway.audit.record(caller, "limit.open", lane.name, reason="" if body is None else body.reason)
     gateway.lanes.reopen(lane.name)
-    return _view(gateway, lane)
+    return _view(gateway, lane, _sessions(gateway, caller))
 
 
 def _find(gateway: Gateway, key: str) -> Lane:
@@ -97,9 +107,20 @@ def _is_closed(lane: Lane, wall_ms: int) -> bool:
     return (lane.closed_wall_ms or 0) > wall_ms
 
 
-def _view(gateway: Gateway, lane: Lane) -> LimitView:
+def _sessions(gateway: Gateway, caller: Caller) -> dict[str, tuple[str, str]]:
+    """The open sessions of the caller's tenant (workspace and key) by what the names of their lanes begin with."""
+    return {
+        session.lanes.scope: (workspace.name, session.session_id)
+        for workspace in gateway.workspaces.values()
+        for (tenant, _), session in workspace.host.sessions.items()
+        if session.lanes is not None and tenant == caller.tenant
+    }
+
+
+def _view(gateway: Gateway, lane: Lane, sessions: Mapping[str, tuple[str, str]]) -> LimitView:
     engine = gateway.lanes.engine
-    stats = lane_stats(lane, now=engine.now())
+    now = engine.now()
+    stats = lane_stats(lane, now=now)
     closed = _is_closed(lane, engine.wall_ms())
     return LimitView(
         key=lane.name,
@@ -109,4 +130,21 @@ def _view(gateway: Gateway, lane: Lane) -> LimitView:
         reason=lane.closed_reason if closed else "",
         running=stats.running,
         waiting=stats.waiting,
+        concurrency=stats.max_concurrent,
+        rate=_rate(lane, now),
+        waiters=[_waiter(entry, sessions, now) for entry in islice(lane.queue, WAITERS_MAX)] if lane.waiting else [],
     )
+
+
+def _rate(lane: Lane, now: int) -> RateView | None:
+    bucket, limit = lane.bucket, lane.config.rate_limit
+    if bucket is None or limit is None:
+        return None
+    return RateView(count=limit.count, window_ms=limit.window_ms, left=bucket.left(now), next_ms=bucket.wait_ms(now))
+
+
+def _waiter(entry: Entry, sessions: Mapping[str, tuple[str, str]], now: int) -> WaiterView:
+    scopes = (each.name.rpartition("/")[0] for each in entry.lanes)
+    workspace, key = next((sessions[scope] for scope in scopes if scope in sessions), (None, None))
+    label = (entry.spec.label if key is not None else "") or "a job"
+    return WaiterView(label=label, session_key=key, workspace=workspace, waited_ms=max(0, now - entry.queued_at))

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from laneway.errors import ConflictError, MailboxFullError
+from laneway.gateway import dead_mail
 from laneway.gateway.access import Caller, Scope
 from laneway.gateway.deps import (
     WORKSPACE_PARAMETERS,
@@ -24,7 +25,7 @@ from laneway.gateway.views import MessageView, StepView, Taken, View, router_of
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import directives
 from laneway.kernel.messages import decode_message
-from laneway.mail import Mode, Sender
+from laneway.mail import MessageState, Mode, Sender
 from laneway.rows import MessageRow, Owner
 
 __all__ = ("router",)
@@ -59,11 +60,20 @@ class NewMessage(BaseModel):
 
 
 class Edit(BaseModel):
-    """Another text for a message that waits."""
+    """Another text for a message that waits, or another mode, or both."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "Hello, everybody"}]})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"text": "Hello, everybody"}, {"mode": "interrupt"}]}
+    )
 
-    text: str
+    text: str | None = None
+    mode: Mode | None = Field(None, description="It does what this mode does, as if it came with it now.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Edit:
+        if self.text is None and self.mode is None:
+            raise ValueError("nothing is to be changed")
+        return self
 
 
 class Move(BaseModel):
@@ -170,11 +180,14 @@ async def show(message_id: str, gateway: GatewayOf, caller: CallerOf) -> Message
     return MessageView.of(row, await workspace.inbox.status(message_id))
 
 
-@router.patch("/messages/{message_id}", summary="Change the text of a waiting message")
+@router.patch("/messages/{message_id}", summary="Change the text or the mode of a waiting message")
 async def edit(message_id: str, body: Edit, gateway: GatewayOf, caller: CallerOf) -> MessageView:
-    """Change what a message says while it waits."""
+    """Change what a message says while it waits, or what it does: it keeps its place, and a held one is released."""
     workspace, _ = await gateway.find_message(caller, message_id)
-    await workspace.inbox.edit(message_id, body.text, actor=caller.name)
+    if body.text is not None:
+        await workspace.inbox.edit(message_id, body.text, actor=caller.name)
+    if body.mode is not None:
+        await workspace.inbox.send_as(message_id, body.mode, actor=caller.name)
     return await _shown(gateway, caller, message_id)
 
 
@@ -226,14 +239,12 @@ async def move(message_id: str, body: Move, gateway: GatewayOf, caller: CallerOf
 @router.post("/messages/{message_id}/retry", status_code=202, summary="Send a message again that did not succeed")
 async def retry(message_id: str, gateway: GatewayOf, caller: CallerOf, response: Response) -> Taken:
     """Send it again: a new message with the same content, at the end of its queue."""
-    workspace, _ = await gateway.find_message(caller, message_id)
-    return await sent_again(gateway, workspace, message_id, response)
-
-
-async def sent_again(gateway: Gateway, workspace: Workspace, message_id: str, response: Response) -> Taken:
-    """The receipt of a message that is sent again."""
+    workspace, row = await gateway.find_message(caller, message_id)
     gateway.admission.check()
-    receipt = await workspace.inbox.retry(message_id)
+    if row.state == MessageState.DEAD_LETTERED:
+        receipt = await dead_mail.retry_message(gateway, caller, message_id)
+    else:
+        receipt = await workspace.inbox.retry(message_id)
     response.headers["Location"] = f"/v1/messages/{receipt.message_id}"
     return Taken.of(receipt)
 

@@ -1,15 +1,14 @@
-"""The chat page at `/`, and what it has to know before it begins: `GET /v1/about`."""
+"""The dashboard at `/`, and what it has to know before it begins: `GET /v1/about`."""
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
 
 from laneway import __version__
+from laneway.gateway.dashboard_files import ROOT, File, dashboard
 from laneway.gateway.deps import CallerOf, GatewayOf
 from laneway.gateway.views import router_of
 from laneway.gateway.workspaces import Workspace
@@ -19,12 +18,7 @@ __all__ = ("install", "router")
 
 router = router_of("page")
 
-FOLDER: Final = Path(__file__).parent.parent / "page"
-FILES: Final = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
-    "/page/chat.css": ("chat.css", "text/css; charset=utf-8"),
-}
+FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
 class WorkspaceFacts(BaseModel):
@@ -64,18 +58,26 @@ def _facts(workspace: Workspace) -> WorkspaceFacts:
 
 
 def install(app: FastAPI) -> None:
-    """Serve the files of the page; they are read here, once."""
-    for path, (name, media_type) in FILES.items():
-        _serve(app, path, (FOLDER / name).read_bytes(), media_type)
+    """Serve the dashboard: its index at `/`, its files below the digest of them all."""
+    found = dashboard()
+
+    async def index(request: Request) -> Response:
+        headers = {"Cache-Control": "no-cache", "Content-Security-Policy": found.policy}
+        return _answer(request, found.index, headers)
+
+    async def file(request: Request, path: str) -> Response:
+        if path not in found.files:
+            raise HTTPException(404)
+        return _answer(request, found.files[path], {"Cache-Control": FOR_EVER})
+
+    for path, show in (("/", index), (f"{ROOT}{found.digest}/{{path:path}}", file)):
+        app.add_api_route(path, show, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
 
 
-def _serve(app: FastAPI, path: str, content: bytes, media_type: str) -> None:
-    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {"Cache-Control": "no-cache", "ETag": etag}
-
-    async def show(request: Request) -> Response:
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, media_type=media_type, headers=headers)  # as a page it has its policy
-        return Response(content, media_type=media_type, headers=headers)
-
-    app.add_api_route(path, show, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
+def _answer(request: Request, file: File, headers: dict[str, str]) -> Response:
+    headers |= {"ETag": file.etag, "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, media_type=file.media_type, headers=headers)  # as a page it has its policy
+    if file.packed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.packed, media_type=file.media_type, headers=headers | {"Content-Encoding": "gzip"})
+    return Response(file.content, media_type=file.media_type, headers=headers)

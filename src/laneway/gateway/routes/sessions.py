@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import asyncio
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
-from laneway.agent.subagents import is_child_id
+from laneway.agent.subagents import is_child_id, root_of
+from laneway.errors import InvalidMessageError
 from laneway.gateway.deps import CallerOf, WorkspaceOf
 from laneway.gateway.lookup import current_turn, find_session
+from laneway.gateway.recency import Seen
 from laneway.gateway.views import (
     LIMIT_MAX,
     HistoryView,
@@ -20,6 +23,7 @@ from laneway.gateway.views import (
     View,
     page_of,
     router_of,
+    seq_of,
     settings_view,
 )
 from laneway.gateway.workspaces import Workspace
@@ -30,6 +34,9 @@ from laneway.rows import Owner
 __all__ = ("Limit", "router")
 
 router = router_of("sessions")
+
+PLACE_MAX: Final = 1_000_000_000
+PREVIEW_MAX: Final = 160
 
 Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="At most so many.")]
 
@@ -42,6 +49,28 @@ class SessionSummary(View):
     state: str = Field(description="`idle`, `waiting`, or the state of the run that goes on.")
     run_id: str | None = None
     waiting: int
+
+
+class RecentSession(SessionSummary):
+    """A session in a list of the newest."""
+
+    order: int = Field(description="Higher for those in which something happened later.")
+    last_ms: int = Field(description="When something last happened there.")
+    mode: str = Field(description="What a message does there while it is busy.")
+    approvals: int = Field(description="How many requests wait for somebody's answer, those of sub-agents included.")
+    reason: str = Field("", description="Why the next message waits, if one does.")
+    preview: str = Field("", description="The beginning of what was said last.")
+    preview_role: str = Field("", description="Who said it: `user`, `assistant`, `system`; `waiting`: it waits yet.")
+
+
+class RecentPage(Page[RecentSession]):
+    """Sessions, newest first, and how many there are of each kind."""
+
+    newest: int = Field(description="Ask with `since` set to this for what has changed later.")
+    total: int
+    busy: int
+    waiting: int
+    needs: int
 
 
 class ToolLane(View):
@@ -80,6 +109,18 @@ class QueueChange(BaseModel):
         return self
 
 
+class PendingPage(Page[PendingView]):
+    """Messages that wait; the cursor is the place of the last one."""
+
+    total: int = Field(description="How many wait in the session.")
+
+
+class Cleared(View):
+    """What was taken back."""
+
+    withdrawn: int
+
+
 class Halted(View):
     """What a stop has ended."""
 
@@ -90,17 +131,47 @@ class Halted(View):
     calls: int = 0
 
 
+class RecentQuery:
+    """What is looked for among the newest sessions."""
+
+    def __init__(
+        self,
+        q: Annotated[str, Query(max_length=400, description="A part of the key; only with `order=recent`.")] = "",
+        state: Annotated[
+            Literal["", "busy", "waiting", "needs"],
+            Query(description="Where something runs, or waits, or needs an answer; only with `order=recent`."),
+        ] = "",
+        since: Annotated[
+            str, Query(max_length=19, description="Only what changed after this `newest`; only with `order=recent`.")
+        ] = "",
+    ) -> None:
+        self.words = q.casefold()
+        self.state = state
+        self.since = seq_of(since)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing special is looked for."""
+        return not (self.words or self.state or self.since)
+
+
 @router.get("/sessions", summary="The sessions that have messages")
 async def ls(
     caller: CallerOf,
     workspace: WorkspaceOf,
+    asked: Annotated[RecentQuery, Depends()],
     after: Annotated[str, Query(max_length=400)] = "",
     limit: Limit = 200,
     *,
-    subagents: Annotated[bool, Query(description="Those of sub-agents, too.")] = False,
+    subagents: Annotated[bool, Query(description="Those of sub-agents, too; not with `order=recent`.")] = False,
     active: Annotated[bool, Query(description="Only those in which something runs or waits.")] = False,
-) -> Page[SessionSummary]:
-    """Sessions of the workspace, by their keys."""
+    order: Annotated[Literal["key", "recent"], Query(description="By their keys, or the newest first.")] = "key",
+) -> RecentPage | Page[SessionSummary]:
+    """Sessions of the workspace: by their keys, or with `order=recent` those first in which something happened last."""
+    if order == "recent":
+        return await _recent(workspace, caller.tenant, asked, after=after, limit=limit, active=active)
+    if not asked.is_empty:
+        raise InvalidMessageError("q, state and since are for the newest sessions", hint="add order=recent")
     if active:
         keys = _at_work(workspace, caller.tenant, after)[:limit]
     else:
@@ -108,6 +179,98 @@ async def ls(
     shown = [key for key in keys if subagents or not is_child_id(key)]
     items = [SessionSummary(**_summary(workspace, workspace.owner(caller.tenant, key))) for key in shown]
     return page_of(items, keys, limit)
+
+
+async def _recent(
+    workspace: Workspace, tenant: str, asked: RecentQuery, *, after: str, limit: int, active: bool
+) -> RecentPage:
+    """The newest sessions: what is shown of each is in memory, but for what was said last."""
+    recency = workspace.recency
+    await recency.load(tenant)
+    groups = _groups(workspace, tenant)
+    wanted: set[str] | None = None
+    if asked.state:
+        wanted = groups[asked.state]
+    elif active:
+        wanted = groups["busy"] | groups["waiting"]
+    found: list[tuple[str, Seen]] = []
+    for key, seen in recency.newest_first(tenant, before=seq_of(after), since=asked.since):
+        if (wanted is None or key in wanted) and (not asked.words or asked.words in key.casefold()):
+            found.append((key, seen))
+            if len(found) >= limit:
+                break
+    newest, total = recency.newest(tenant), recency.count(tenant)
+    said = await asyncio.gather(*(_said_last(workspace, workspace.owner(tenant, key)) for key, _ in found))
+    items = [_recent_view(workspace, tenant, *each, *last) for each, last in zip(found, said, strict=True)]
+    following = str(found[-1][1].order) if len(found) >= limit else None
+    counts = {name: len(keys) for name, keys in groups.items()}
+    return RecentPage(items=items, next=following, newest=newest, total=total, **counts)
+
+
+def _groups(workspace: Workspace, tenant: str) -> dict[str, set[str]]:
+    """The sessions in which something runs, waits, or needs an answer; what a sub-agent asks, its session asks."""
+    groups: dict[str, set[str]] = {"busy": set(), "waiting": set(), "needs": set()}
+    for owner, box in workspace.inbox.engine.kernel.boxes.items():
+        if owner.tenant != tenant:
+            continue
+        if box.approvals:
+            groups["needs"].add(root_of(owner.session))
+        if is_child_id(owner.session):
+            continue
+        if box.turn is not None:
+            groups["busy"].add(owner.session)
+        if box.waiting:
+            groups["waiting"].add(owner.session)
+    return groups
+
+
+async def _said_last(workspace: Workspace, owner: Owner) -> tuple[str, str]:
+    """Who said something last, and how it begins."""
+    engine = workspace.inbox.engine
+    conversation = engine.conversation(owner)
+    lines = await engine.store.history.entries(owner, limit=1, newest=True, conversation=conversation)
+    if lines:
+        return lines[0].role, _beginning(lines[0].text)
+    box = engine.kernel.boxes.get(owner)
+    item = None if box is None else box.next_item()
+    return ("", "") if item is None else ("waiting", _beginning(item.message.text))
+
+
+def _beginning(text: str) -> str:
+    words = " ".join(text[: PREVIEW_MAX * 2].split())
+    return words if len(words) <= PREVIEW_MAX else f"{words[: PREVIEW_MAX - 1]}…"
+
+
+def _recent_view(workspace: Workspace, tenant: str, key: str, seen: Seen, role: str, text: str) -> RecentSession:
+    owner = workspace.owner(tenant, key)
+    kernel = workspace.inbox.engine.kernel
+    box = kernel.boxes.get(owner)
+    item = None if box is None else box.next_item()
+    return RecentSession(
+        **_summary(workspace, owner),
+        order=seen.order,
+        last_ms=seen.at_ms,
+        mode=workspace.inbox.settings_of(owner).mode.value,
+        approvals=_asked(workspace, owner),
+        reason="" if box is None or item is None else kernel.why(box, item, workspace.inbox.engine.now()),
+        preview=text,
+        preview_role=role,
+    )
+
+
+def _asked(workspace: Workspace, owner: Owner) -> int:
+    """How many requests of a session and its sub-agents wait for an answer."""
+    boxes = workspace.inbox.engine.kernel.boxes
+    box = boxes.get(owner)
+    own = 0 if box is None else len(box.approvals)
+    if box is None or not box.children:
+        return own
+    below = f"{owner.session}~"
+    return own + sum(
+        len(each.approvals)
+        for one, each in boxes.items()
+        if each.approvals and one.tenant == owner.tenant and one.session.startswith(below)
+    )
 
 
 def _at_work(workspace: Workspace, tenant: str, after: str) -> list[str]:
@@ -140,11 +303,33 @@ async def configure(key: str, body: QueueChange, caller: CallerOf, workspace: Wo
 
 
 @router.get("/sessions/{key}/pending", summary="What waits in a session")
-async def pending(key: str, caller: CallerOf, workspace: WorkspaceOf) -> Page[PendingView]:
+async def pending(
+    key: str,
+    caller: CallerOf,
+    workspace: WorkspaceOf,
+    after: Annotated[str, Query(max_length=19, description="A place: only those behind it.")] = "",
+    limit: Annotated[int | None, Query(ge=1, le=LIMIT_MAX, description="At most so many; else all.")] = None,
+) -> PendingPage:
     """The messages that wait, in order, each with its place and why it waits."""
-    await find_session(workspace, caller, key)
-    waiting = workspace.inbox.pending(key, tenant=caller.tenant)
-    return Page(items=[PendingView.of(each) for each in waiting], next=None)
+    owner = await find_session(workspace, caller, key)
+    place = min(seq_of(after), PLACE_MAX)
+    waiting = workspace.inbox.pending(key, tenant=caller.tenant, after=place, limit=limit)
+    box = workspace.inbox.engine.kernel.boxes.get(owner)
+    total = 0 if box is None else box.waiting
+    last = place + len(waiting)
+    return PendingPage(
+        items=[PendingView.of(each) for each in waiting],
+        next=str(last) if waiting and last < total else None,
+        total=total,
+    )
+
+
+@router.delete("/sessions/{key}/pending", summary="Take back everything that waits in a session")
+async def clear(key: str, caller: CallerOf, workspace: WorkspaceOf) -> Cleared:
+    """Take back what waits; it stays in the history, as withdrawn. What runs goes on."""
+    owner = await find_session(workspace, caller, key)
+    engine, why = workspace.inbox.engine, "the queue was cleared"
+    return Cleared(withdrawn=await engine.change(owner, engine.kernel.clear, owner, why, actor=caller.name))
 
 
 @router.get("/sessions/{key}/history", summary="What was said in a session")

@@ -131,6 +131,48 @@ WHERE tenant = :tenant AND workspace = :workspace AND seq > :after_seq AND (:sta
 ORDER BY seq
 LIMIT :limit;
 
+-- name: messages_of_session_newest
+-- Messages of a session, newest first, of one state if it is given.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_by_session
+WHERE
+    workspace = :workspace AND live IN (0, 1) AND tenant = :tenant AND session = :session AND seq < :before_seq
+    AND (:state = '' OR state = :state)
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: messages_of_workspace_newest
+-- Messages of all sessions, newest first, of one state if it is given.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_of_workspace
+WHERE tenant = :tenant AND workspace = :workspace AND seq < :before_seq AND (:state = '' OR state = :state)
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: dead_of_workspace
+-- Dead messages of all sessions: they are few among many, and have an index of their own.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_dead
+WHERE tenant = :tenant AND workspace = :workspace AND state = 'dead_lettered' AND seq > :after_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: dead_of_workspace_newest
+-- The same, newest first.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages INDEXED BY messages_dead
+WHERE tenant = :tenant AND workspace = :workspace AND state = 'dead_lettered' AND seq < :before_seq
+ORDER BY seq DESC
+LIMIT :limit;
+
 -- name: state_by_key
 -- One state row.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
@@ -166,12 +208,44 @@ WHERE rowid IN (
 )
 ORDER BY seq;
 
+-- name: states_of_session_newest
+-- State rows of a session, newest first, of one state if it is given.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states INDEXED BY states_by_session
+WHERE
+    workspace = :workspace AND live IN (:least, 1) AND tenant = :tenant AND session = :session AND kind = :kind
+    AND seq < :before_seq AND (:state = '' OR state = :state)
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: states_of_workspace_newest
+-- State rows of all sessions, newest first, of one state if it is given.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states
+WHERE rowid IN (
+    SELECT rowid FROM states INDEXED BY states_by_session
+    WHERE
+        workspace = :workspace AND live IN (:least, 1) AND tenant = :tenant AND kind = :kind AND seq < :before_seq
+        AND (:state = '' OR state = :state)
+    ORDER BY seq DESC
+    LIMIT :limit
+)
+ORDER BY seq DESC;
+
 -- name: events_of_session
 -- Everything that has happened in a session.
 SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
 FROM events
 WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq > :after_seq
 ORDER BY seq
+LIMIT :limit;
+
+-- name: events_newest
+-- What has happened in a session, the last thing first.
+SELECT tenant, workspace, session, seq, at_ms, type, message_id, turn_id, body
+FROM events
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq < :before_seq
+ORDER BY seq DESC
 LIMIT :limit;
 
 -- name: events_of_message
@@ -216,6 +290,29 @@ WHERE
     AND events.session = keys.session AND events.seq > :after_seq AND events.seq <= :until_seq
 ORDER BY events.seq
 LIMIT :limit;
+
+-- name: last_events
+-- When something last happened in each session: from one key to the next by seeking, and to the end of each.
+WITH RECURSIVE keys (session) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(later.session) FROM events AS later
+        WHERE later.tenant = :tenant AND later.workspace = :workspace AND later.session > keys.session
+    )
+    FROM keys
+    WHERE keys.session IS NOT NULL
+)
+SELECT events.session, events.seq, events.at_ms
+FROM keys
+CROSS JOIN events
+WHERE
+    keys.session > '' AND events.tenant = :tenant AND events.workspace = :workspace
+    AND events.session = keys.session AND events.seq = (
+        SELECT max(last.seq) FROM events AS last
+        WHERE last.tenant = :tenant AND last.workspace = :workspace AND last.session = keys.session
+    )
+ORDER BY events.seq;
 
 -- name: entries_oldest
 -- A transcript from its beginning.
@@ -272,6 +369,60 @@ WITH RECURSIVE keys (workspace) AS (
     WHERE keys.workspace IS NOT NULL
 )
 SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
+
+-- name: unknown_calls
+-- Calls of which nobody knows how far they came, newest first: they are live, and what is live is never much.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states
+WHERE rowid IN (
+    SELECT rowid FROM states INDEXED BY states_by_session
+    WHERE workspace = :workspace AND live = 1 AND tenant = :tenant AND kind = 'intent'
+)
+AND state = 'unknown'
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: dead_messages
+-- Messages that are dead letters still, newest first, among the newest that ever were.
+SELECT
+    id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
+    arrived_ms, ended_ms, body
+FROM messages
+WHERE
+    rowid IN (
+        SELECT rowid FROM messages INDEXED BY messages_dead
+        WHERE tenant = :tenant AND workspace = :workspace AND state = 'dead_lettered'
+        ORDER BY seq DESC
+        LIMIT :scan
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM states AS mark
+        WHERE mark.kind = 'dead_letter' AND mark.id = messages.id AND mark.state IN ('retried', 'purged')
+    )
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: broken_turns
+-- Turns that did not come to their end and after which nothing was tried in their session, newest first.
+SELECT kind, id, tenant, workspace, session, seq, live, state, body
+FROM states AS turn
+WHERE
+    turn.rowid IN (
+        SELECT rowid FROM states INDEXED BY states_broken
+        WHERE
+            tenant = :tenant AND workspace = :workspace AND kind = 'turn'
+            AND state IN ('failed', 'interrupted', 'fenced')
+        ORDER BY seq DESC
+        LIMIT :scan
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM states AS later INDEXED BY states_by_session
+        WHERE
+            later.workspace = turn.workspace AND later.live IN (0, 1) AND later.tenant = turn.tenant
+            AND later.session = turn.session AND later.kind = 'turn' AND later.seq > turn.seq
+    )
+ORDER BY turn.seq DESC
+LIMIT :limit;
 
 -- name: counts
 -- How many rows there are, and how many of them are live.

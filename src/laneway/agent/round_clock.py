@@ -1,0 +1,70 @@
+"""Where the time of a round goes before its model answers: kept with the round, for whoever asks later why it took."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from laneway.kernel.rounds import RoundWait
+
+if TYPE_CHECKING:
+    from laneway.kernel.rounds import Round
+
+__all__ = ("RoundClock",)
+
+SHORT_MS: Final = 20  # a slot that is there at once was not waited for
+REASON_MAX: Final = 300
+WAITS_MAX: Final = 100  # a limit that closes again and again; the oldest are forgotten
+
+
+class RoundClock:
+    """Notes when the model was asked, and what the run waited for meanwhile."""
+
+    def __init__(self, wall: Callable[[], int]) -> None:
+        self._wall = wall
+        self._queued: RoundWait | None = None
+        self.number = 0  # of the round that the model is asked for; 0 while it is not
+        self.asked_ms = 0
+        self.waits: list[RoundWait] = []
+
+    def asked(self, number: int) -> None:
+        """The model is asked for a round."""
+        self.number, self.asked_ms = number, self._wall()
+
+    @contextlib.contextmanager
+    def waiting(self, kind: str, reason: str) -> Iterator[None]:
+        """What is done inside is waiting."""
+        wait = self._begin(kind, reason)
+        try:
+            yield
+        finally:
+            self._end(wait)
+
+    def queued(self, kind: str, reason: str) -> None:
+        """A call of the model waits for its slot."""
+        self._queued = self._begin(kind, reason)
+
+    def in_slot(self) -> None:
+        """It has it."""
+        if self._queued is not None:
+            self._end(self._queued, least=SHORT_MS)
+            self._queued = None
+
+    def answered(self, one: Round) -> None:
+        """The round is there, and knows from now on what it waited for."""
+        one.asked_ms, one.waits = self.asked_ms, tuple(self.waits)
+        self.number, self.asked_ms, self.waits = 0, 0, []
+
+    def _begin(self, kind: str, reason: str) -> RoundWait:
+        wait = RoundWait(kind=kind, reason=reason[:REASON_MAX], began_ms=self._wall())
+        self.waits = [*self.waits[-WAITS_MAX + 1 :], wait]
+        return wait
+
+    def _end(self, wait: RoundWait, least: int = 1) -> None:
+        now = self._wall()
+        ended = [replace(wait, ended_ms=now)] if now - wait.began_ms >= least else []
+        at = next((at for at, each in enumerate(self.waits) if each is wait), None)
+        if at is not None:
+            self.waits[at : at + 1] = ended

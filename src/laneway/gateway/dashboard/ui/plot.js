@@ -1,0 +1,83 @@
+/** Plots over time, drawn by uPlot, in the colours of the page, with the same in words beside them. */
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import { number } from "../core/format.js";
+import { html } from "./parts.js";
+import { isDark } from "./theme.js";
+
+/**
+ * `x`: times in milliseconds. `series`: `[{ label, values, color, fill }]`, `color` being a CSS variable like "--run".
+ * `format(value)` writes a value. `label` says what is shown.
+ */
+export function Plot({ series, x, height = 120, label, format = number }) {
+  const box = useRef(null);
+  const plot = useRef(null);
+  const shape = JSON.stringify([series.map((each) => [each.label, each.color, each.fill, each.width]), height]);
+  const writes = useRef(format);
+  writes.current = format;
+  const data = [x.map((ms) => ms / 1000), ...series.map((each) => each.values)];
+  const latest = useRef(data);
+  latest.current = data;
+
+  useLayoutEffect(() => {
+    const node = box.current;
+    const made = new uPlot(optionsOf(node, series, height, (value) => writes.current(value)), latest.current, node);
+    plot.current = made;
+    const watcher = new ResizeObserver(() => {
+      if (node.clientWidth > 0 && node.clientWidth !== made.width) made.setSize({ width: node.clientWidth, height });
+    });
+    watcher.observe(node);
+    return () => {
+      watcher.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [shape, isDark.value]);
+
+  useEffect(() => {
+    plot.current?.setData(latest.current);
+  }, [x, ...series.map((each) => each.values)]);
+
+  return html`<figure class="plot" role="group" aria-label=${label}>
+    <div class="plot-canvas" ref=${box} aria-hidden="true" style=${{ minHeight: `${height}px` }}></div>
+    <figcaption class="plot-key">${series.map((each) => html`<span class="plot-name" key=${each.label}>
+      <span class="plot-dot" style=${{ background: `var(${each.color || "--accent"})` }}></span>
+      ${each.label} <span class="num">${lastOf(each.values, format)}</span></span>`)}</figcaption>
+    <p class="visually-hidden">${label}: ${series.map((each) => wordsOf(each, format)).join("; ")}</p>
+  </figure>`;
+}
+
+function lastOf(values, format) {
+  const found = values.findLast((each) => each !== null && each !== undefined);
+  return found === undefined ? "–" : format(found);
+}
+
+function wordsOf({ label, values }, format) {
+  const known = values.filter((each) => each !== null && each !== undefined);
+  if (!known.length) return `${label}: nothing yet`;
+  return `${label}: now ${format(known.at(-1))}, least ${format(Math.min(...known))}, most ${format(Math.max(...known))}`;
+}
+
+function optionsOf(node, series, height, format) {
+  const style = getComputedStyle(node);
+  const color = (name) => style.getPropertyValue(name).trim() || "#888";
+  const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+  return {
+    width: Math.max(1, node.clientWidth),
+    height,
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false } },
+    scales: { y: { range: (self, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1)] } },
+    axes: [{ ...axis, size: 22 }, { ...axis, size: 44, values: (self, ticks) => ticks.map((each) => format(each)) }],
+    series: [
+      {},
+      ...series.map((each) => ({
+        label: each.label,
+        stroke: color(each.color || "--accent"),
+        fill: each.fill ? color(`${each.color || "--accent"}-soft`) : undefined,
+        width: each.width ?? 1.5,
+        points: { show: false },
+      })),
+    ],
+  };
+}

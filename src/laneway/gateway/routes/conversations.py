@@ -1,0 +1,131 @@
+"""A conversation as somebody reads it: what was said, the runs over it, and what became of every message."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+from fastapi import Query
+from pydantic import Field
+
+from laneway.gateway.deps import CallerOf, WorkspaceOf
+from laneway.gateway.lookup import current_turn, find_session
+from laneway.gateway.views import HistoryView, MessageView, Page, RunView, View, router_of, seq_of
+from laneway.gateway.workspaces import Workspace
+from laneway.mail import FINAL_MESSAGE_STATES, HistoryEntry, MessageState
+from laneway.rows import EntryRow, MessageRow, Owner, StateRow
+from laneway.runtime.arrivals import final_from
+
+__all__ = ("router",)
+
+router = router_of("sessions")
+
+END: Final = 1 << 62
+RUNS_MAX: Final = 200
+IDS_MAX: Final = 100
+MESSAGES_MAX: Final = 50
+"""Of the messages of one run so many are told; a run that was made of more says which they are."""
+LINES_MAX: Final = 5_000
+STRAYS_MAX: Final = 1_000
+"""Messages between two runs that got none: where thousands were dropped, the first of them tell it."""
+WITHOUT_RUN: Final = FINAL_MESSAGE_STATES - {MessageState.RAN, MessageState.MERGED, MessageState.STEERED}
+
+
+class Conversation(View):
+    """A part of the conversation of a session: some of its runs with all that belongs to them."""
+
+    session_key: str
+    conversation: int = Field(description="The number of the current one; `/new` begins another.")
+    seq: int = Field(description="All that was told up to this event is in it; what came later may be.")
+    runs: list[RunView] = Field(description="Oldest first.")
+    lines: list[HistoryView] = Field(description="What was said in these runs, in order.")
+    messages: list[MessageView] = Field(description="Messages of these runs, and those that came meanwhile.")
+    before: str | None = Field(None, description="Where what is older ends: ask again with it; null at the beginning.")
+
+
+@router.get("/sessions/{key}/conversation", summary="What was said in a session, and what became of it")
+async def conversation(
+    key: str,
+    caller: CallerOf,
+    workspace: WorkspaceOf,
+    before: Annotated[str, Query(max_length=20, description="Where the page before this one said so.")] = "",
+    limit: Annotated[int, Query(ge=1, le=RUNS_MAX, description="At most so many runs.")] = 30,
+) -> Conversation:
+    """The newest runs of a session with their messages and lines; messages that wait are not among them."""
+    owner = await find_session(workspace, caller, key)
+    told = workspace.hub.told_seq  # read first: what happens while the rest is read is told again, not left out
+    until = seq_of(before)
+    history = workspace.inbox.engine.store.history
+    found = await history.states_newest(owner, "turn", before_seq=until, limit=limit + 1)
+    is_whole, turns = len(found) <= limit, found[:limit][::-1]
+    until = until or END
+    since = 0 if is_whole else turns[0].seq
+    wanted = list(dict.fromkeys(each for turn in turns for each in _messages_of(turn)))
+    rows = [row for row in await history.messages_by_id(wanted) if row is not None]
+    rows += await _strays(workspace, owner, since, until, known={*wanted})
+    entries = await history.entries(owner, after_seq=max(0, since - 1), limit=LINES_MAX)
+    return Conversation(
+        session_key=owner.session,
+        conversation=workspace.inbox.engine.conversation(owner),
+        seq=told,
+        runs=[RunView.of(turn, _state_now(workspace, owner, turn)) for turn in turns],
+        lines=[line for each in entries if each.seq < until and (line := _line(each)) is not None],
+        messages=[await _message(workspace, row) for row in rows],
+        before=None if is_whole else str(since),
+    )
+
+
+@router.get("/sessions/{key}/messages", summary="Some messages of a session")
+async def some_messages(
+    key: str,
+    caller: CallerOf,
+    workspace: WorkspaceOf,
+    ids: Annotated[list[str], Query(alias="id", min_length=1, max_length=IDS_MAX, description="Which; up to 100.")],
+) -> Page[MessageView]:
+    """These messages, as far as they are of this session, and what has become of each so far."""
+    owner = await find_session(workspace, caller, key)
+    rows = await workspace.inbox.engine.store.history.messages_by_id(list(dict.fromkeys(ids)))
+    mine = [row for row in rows if row is not None and Owner(row.tenant, row.workspace, row.session) == owner]
+    return Page(items=[await _message(workspace, row) for row in mine], next=None)
+
+
+def _messages_of(turn: StateRow) -> list[str]:
+    """What a run began over, and what came into it."""
+    body = json.loads(turn.body)
+    return [*body.get("messages", ())[:MESSAGES_MAX], *body.get("injected", ())[:MESSAGES_MAX]]
+
+
+async def _strays(workspace: Workspace, owner: Owner, since: int, until: int, *, known: set[str]) -> list[MessageRow]:
+    """Messages that came in this part of the conversation and have ended without a run."""
+    rows = await workspace.inbox.engine.store.history.messages(owner, after_seq=max(0, since - 1), limit=STRAYS_MAX)
+    return [row for row in rows if row.seq < until and row.id not in known and MessageState(row.state) in WITHOUT_RUN]
+
+
+async def _message(workspace: Workspace, row: MessageRow) -> MessageView:
+    """A message with its state at this moment: of one that is alive the store may be behind."""
+    is_alive = row.id in workspace.inbox.engine.kernel.items
+    return MessageView.of(row, await workspace.inbox.status(row.id) if is_alive else final_from(row))
+
+
+def _line(row: EntryRow) -> HistoryView | None:
+    """A line of the transcript, unless its run was taken back."""
+    body = json.loads(row.body)
+    if body.get("forgotten"):
+        return None
+    return HistoryView.of(
+        HistoryEntry(
+            seq=row.seq,
+            at_ms=row.at_ms,
+            role=row.role,
+            text=row.text,
+            conversation=row.conversation,
+            message_id=row.message_id,
+            turn_id=row.turn_id,
+            sender=body.get("sender", ""),
+        )
+    )
+
+
+def _state_now(workspace: Workspace, owner: Owner, row: StateRow) -> str:
+    turn = current_turn(workspace, owner)
+    return turn.state.value if turn is not None and turn.id == row.id else ""

@@ -1,0 +1,246 @@
+"""What model calls have used, from the rounds that the store keeps: by the hour, the session, the model and the run.
+
+A book of a workspace is read once and added up; after that only what is new is read. Numbers of rows are given out
+before the rows are on disk, so a row may appear behind one that was read already: what came in the last minutes (the
+tail) is read anew each time, and is added to the rest when nothing before it can appear any more.
+
+What a summary of a long conversation took is in no round, and so not in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from laneway.agent.subagents import root_of
+from laneway.kernel.checkpoints import ROUND
+from laneway.ports import Clock, Store
+from laneway.rows import Owner, StateRow
+
+__all__ = ("HOUR_MS", "Call", "Key", "RunSum", "Sum", "UsageBook", "UsageBooks", "call_of")
+
+HOUR_MS: Final = 3_600_000
+FRESH_MS: Final = 1_000
+SETTLED_MS: Final = 120_000
+PAGE: Final = 5_000
+SLICE: Final = 200
+RUNS_MAX: Final = 20_000
+BOOKS_MAX: Final = 200
+
+
+class Call(NamedTuple):
+    """One call of a model, as its round tells it."""
+
+    seq: int
+    at_ms: int
+    session: str
+    run_id: str
+    model: str
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cost: float | None
+
+
+class Key(NamedTuple):
+    """What calls are added up by: the hour they were made in (wall clock, ms), the session, the model."""
+
+    hour_ms: int
+    session: str
+    model: str
+
+
+@dataclass(slots=True)
+class Sum:
+    """What some calls have used together. `cost` is what the `priced` ones of them cost."""
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    cost: float = 0.0
+    priced: int = 0
+    last_ms: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """In and out."""
+        return self.input + self.output
+
+    def add(self, call: Call) -> None:
+        """One call more."""
+        self.calls += 1
+        self.input += call.input
+        self.output += call.output
+        self.cache_read += call.cache_read
+        self.cache_write += call.cache_write
+        self.last_ms = max(self.last_ms, call.at_ms)
+        if call.cost is not None:
+            self.cost += call.cost
+            self.priced += 1
+
+    def merge(self, other: Sum) -> None:
+        """Those of another sum, too."""
+        for name in ("calls", "input", "output", "cache_read", "cache_write", "cost", "priced"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.last_ms = max(self.last_ms, other.last_ms)
+
+
+@dataclass(slots=True)
+class RunSum(Sum):
+    """The same of one run, and the most that one call of it has used."""
+
+    session: str = ""
+    most_input: int = 0
+    most_output: int = 0
+
+    def add(self, call: Call) -> None:
+        """One call more."""
+        Sum.add(self, call)
+        self.session = call.session
+        self.most_input = max(self.most_input, call.input)
+        self.most_output = max(self.most_output, call.output)
+
+    def merge(self, other: Sum) -> None:
+        """Those of another part of the run, too."""
+        Sum.merge(self, other)
+        if isinstance(other, RunSum):
+            self.session = self.session or other.session
+            self.most_input = max(self.most_input, other.most_input)
+            self.most_output = max(self.most_output, other.most_output)
+
+
+@dataclass(slots=True)
+class _Layer:
+    """Calls, added up."""
+
+    hours: dict[Key, Sum] = field(default_factory=dict)
+    runs: dict[str, RunSum] = field(default_factory=dict)
+
+    def add(self, call: Call) -> None:
+        key = Key(call.at_ms - call.at_ms % HOUR_MS, root_of(call.session), call.model)
+        self.hours.setdefault(key, Sum()).add(call)
+        self.runs.setdefault(call.run_id, RunSum()).add(call)
+
+    def drop_small_runs(self) -> None:
+        """Whoever looks at runs looks at the large ones: the small ones need not be remembered for ever."""
+        if len(self.runs) > 2 * RUNS_MAX:
+            by_size = sorted(self.runs.items(), key=lambda each: (each[1].cost, each[1].tokens), reverse=True)
+            self.runs = dict(by_size[:RUNS_MAX])
+
+
+class UsageBook:
+    """What the sessions of one tenant in one workspace have used."""
+
+    def __init__(self, store: Store, clock: Clock, owner: Owner) -> None:
+        self._store = store
+        self._clock = clock
+        self._owner = owner
+        self._lock = asyncio.Lock()
+        self._read_at: int | None = None
+        self._settled = _Layer()
+        self._settled_seq = 0
+        self._tail = _Layer()
+        self._marks: deque[tuple[int, int]] = deque()  # when it was read, and up to where
+
+    async def refresh(self) -> None:
+        """Read what is new; those who ask at the same time, or right after, are served by one look."""
+        async with self._lock:
+            now = self._clock.monotonic_ms()
+            if self._read_at is not None and now - self._read_at < FRESH_MS:
+                return
+            calls = [call async for call in self._calls()]
+            self._marks.append((now, max((call.seq for call in calls), default=self._settled_seq)))
+            horizon = self._settled_seq
+            while self._marks and now - self._marks[0][0] >= SETTLED_MS:
+                horizon = max(horizon, self._marks.popleft()[1])
+            tail = _Layer()
+            for call in calls:
+                (self._settled if call.seq <= horizon else tail).add(call)
+            self._settled.drop_small_runs()
+            self._settled_seq, self._tail, self._read_at = horizon, tail, now
+
+    async def _calls(self) -> AsyncIterator[Call]:
+        seq = self._settled_seq
+        while True:
+            rows = await self._store.history.states(self._owner, ROUND, after_seq=seq, limit=PAGE)
+            for begin in range(0, len(rows), SLICE):
+                for row in rows[begin : begin + SLICE]:
+                    call = call_of(row)
+                    if call is not None:
+                        yield call
+                await asyncio.sleep(0)  # others have their turn: a long history is many rows
+            if len(rows) < PAGE:
+                return
+            seq = rows[-1].seq
+
+    def hours(self, from_ms: int = 0, to_ms: int = 1 << 62) -> Iterator[tuple[Key, Sum]]:
+        """The sums of the hours that begin from one moment on and before another; a key may come twice."""
+        for layer in (self._settled, self._tail):
+            for key, found in layer.hours.items():
+                if from_ms <= key.hour_ms < to_ms:
+                    yield key, found
+
+    def runs(self, from_ms: int = 0, to_ms: int = 1 << 62) -> dict[str, RunSum]:
+        """The runs whose last call was in that time, whole."""
+        found: dict[str, RunSum] = {}
+        for layer in (self._settled, self._tail):
+            for run_id, part in layer.runs.items():
+                found.setdefault(run_id, RunSum()).merge(part)
+        return {name: each for name, each in found.items() if from_ms <= each.last_ms < to_ms}
+
+
+class UsageBooks:
+    """The books of all tenants and workspaces; those that were not asked for longest are forgotten."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._books: OrderedDict[tuple[str, str], UsageBook] = OrderedDict()
+
+    async def of(self, tenant: str, workspaces: Iterable[str]) -> dict[str, UsageBook]:
+        """The books of a tenant, as new as they have to be."""
+        found = {name: self._book(tenant, name) for name in workspaces}
+        for book in found.values():
+            await book.refresh()
+        return found
+
+    def _book(self, tenant: str, workspace: str) -> UsageBook:
+        key = (tenant, workspace)
+        if key not in self._books:
+            self._books[key] = UsageBook(self._store, self._clock, Owner(tenant, workspace))
+            if len(self._books) > BOOKS_MAX:
+                self._books.popitem(last=False)
+        self._books.move_to_end(key)
+        return self._books[key]
+
+
+def call_of(row: StateRow) -> Call | None:
+    """The call of a round; None if it never came to one, or if its row is damaged."""
+    try:
+        body = json.loads(row.body)
+        answer = body["a"]
+        counts = answer.get("u") or (0, 0, 0, 0, None)
+        tokens_in, tokens_out, read, written = (int(each) for each in counts[:4])
+        cost = None if counts[4] is None else float(counts[4])
+        at_ms, model = int(body.get("t", 0)), str(answer.get("m", ""))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return None
+    return Call(
+        seq=row.seq,
+        at_ms=at_ms,
+        session=row.session,
+        run_id=row.id.rpartition("/")[0],
+        model=model,
+        input=tokens_in,
+        output=tokens_out,
+        cache_read=read,
+        cache_write=written,
+        cost=cost,
+    )
