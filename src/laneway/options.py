@@ -33,6 +33,7 @@ from laneway.checked import (
     word,
 )
 from laneway.errors import ConfigError
+from laneway.identity import identity_label
 from laneway.mail import Mode, QueueOptions
 from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
 from laneway.records import DURATION_MAX_MS, Boost, Effect, RateLimit, RetryPolicy, check_labels, check_whole
@@ -572,10 +573,10 @@ class SessionOptions(Checked):
         "budget_guard_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
         "budgets": optional(_each(record(Budget))),
         "host": anything,
-        "tenant_id": optional(text),
-        "principal": optional(text),
-        "agent_template_id": optional(text),
-        "correlation_id": optional(text),
+        "tenant_id": optional(identity_label),
+        "principal": optional(identity_label),
+        "agent_template_id": optional(identity_label),
+        "correlation_id": optional(identity_label),
         "environment": optional(by_tool(string)),
         "artifacts_dir": optional(path_text),
     }

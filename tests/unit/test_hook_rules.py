@@ -50,6 +50,8 @@ NAMES = [
     "on_rate_limit",
     "on_confirmation",
     "budget_threshold_hit",
+    "passivation_requested",
+    "peer_invocation",
 ]
 
 

@@ -132,7 +132,7 @@ class Budgeting:
             root = root.parent
             run = root._run or run  # noqa: SLF001 - the run that waits for them
         owner = root.owner
-        return Spender(owner.tenant, owner.workspace, owner.session, run.origin, root.settings.principal)
+        return Spender(owner.tenant, owner.workspace, owner.session, run.origin, root.identity.principal)
 
     def _price(self, model: Model) -> Price:
         price = price_of(model)

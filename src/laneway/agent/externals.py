@@ -112,7 +112,7 @@ class Externals:
             effect=asked.tool.spec.effect,
             key=asked.key,
             workspace=session.workspace,
-            correlation_id=session.settings.correlation_id,
+            correlation_id=session.identity.correlation_id,
             labels=tuple(sorted({*handler.labels, *asked.tool.spec.labels})),
             sticky=self._sticky(handler.sticky),
             sticky_ms=handler.sticky_ms,

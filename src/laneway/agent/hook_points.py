@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ("RunHooks", "hooks_of", "tell_closed", "tell_opened")
 
-LABELS = ("tenant_id", "principal", "agent_template_id", "correlation_id")
 WITHHELD = "[A message was withheld: {reason}]"
 
 
 def hooks_of(session: AsyncSession) -> Hooks:
     """The hooks that the options of a session name."""
     settings = session.settings
-    found = {name: getattr(settings, name) for name in LABELS}
 
     def on_event(event: AgentEvent) -> None:
         found = session.host.sessions.get((session.key[0], event.session_id))  # itself, or one of its sub-agents
@@ -40,7 +38,7 @@ def hooks_of(session: AsyncSession) -> Hooks:
         settings.hooks,
         run_in_thread=session._in_thread,  # noqa: SLF001 - it makes them
         on_event=on_event,
-        labels={name: value for name, value in found.items() if value is not None},
+        labels=session.identity.labels,
     )
 
 

@@ -118,6 +118,7 @@ class Run:
         self.origin = self.id
         self.error: BaseException | None = None
         self.ended = asyncio.Event()
+        self._rest = asyncio.Event()  # it is held between two steps
         self.planner = Planner(self)
         self.machine = self._new_machine()
         self.calls = CallMaker(self)
@@ -228,6 +229,15 @@ class Run:
             self.machine.result(result)
         self._cut()
 
+    async def rested(self) -> None:
+        """Wait until it is held between two steps, or has ended."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._rest, self.ended)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
     def leave(self) -> None:
         """It has ended: nothing of the conversation is kept for it."""
         self._base = []
@@ -257,10 +267,7 @@ class Run:
             await self.planner.begin(prompt.text)
         while True:
             if self.session.is_paused:
-                self.waits_for = "the session is paused"
-                with self.clock.waiting("paused", self.waits_for):
-                    await self.session.unpaused()
-                self.waits_for = ""
+                await self._hold()
             match self.machine.next():
                 case AskModel(number, purpose):
                     await self._compact_if_needed()
@@ -288,6 +295,15 @@ class Run:
                     raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
                 case _ as never:
                     assert_never(never)
+
+    async def _hold(self) -> None:
+        """Do nothing while the session is paused."""
+        self.waits_for = "the session is paused"
+        with self.clock.waiting("paused", self.waits_for):
+            self._rest.set()
+            await self.session.unpaused()
+            self._rest.clear()
+        self.waits_for = ""
 
     async def _close(self, one: Round) -> None:
         """A round is whole: written down before anything else happens."""

@@ -29,6 +29,8 @@ from laneway.agent.gates import Gates
 from laneway.agent.handling import Handling
 from laneway.agent.hook_points import hooks_of, tell_closed, tell_opened
 from laneway.agent.host import SUBAGENT_LANE, Host, account_of, host_of
+from laneway.agent.hosting import Hosted
+from laneway.agent.identified import Identified, identity_of, restore
 from laneway.agent.loop import Run
 from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
@@ -75,7 +77,7 @@ RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
 
-class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Reports):
+class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Identified, Hosted, Reports):
     """One conversation with an agent. Make it with `AsyncAgent.session`."""
 
     def __init__(
@@ -100,6 +102,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.options = options
         self.settings = settings
         self.model = model
+        self.identity = identity_of(settings) if parent is None else parent.identity
         self.session_id = options.session_id or env.ids.new_id("session")
         self.key = (settings.tenant_id or "default", self.session_id)
         self.owner = Owner(self.key[0], "default" if agent.home is None else agent.home.workspace, self.session_id)
@@ -142,6 +145,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         if self._closed:
             raise ClosedError(opened=True, what="session")
         self._check_loop()
+        if self._leaving is not None:  # it is opened again when it has left
+            await asyncio.gather(asyncio.shield(self._leaving), return_exceptions=True)
         if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
             self._opening = None  # it could not be opened; perhaps it can now
         if self._opening is None:
@@ -218,6 +223,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self._agent.sources.equip(self)
         warn_of_rules(self, self._agent)
         await self.externals.open()
+        await restore(self)
         host.budgets.adopt(self.settings.budgets)
         if self.settings.max_subagents is not None:
             host.lanes.resize(SUBAGENT_LANE, self.settings.max_subagents)
@@ -254,16 +260,24 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._leaving is not None:
+            await asyncio.gather(asyncio.shield(self._leaving), return_exceptions=True)
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
         try:
-            if hasattr(self, "book") and self.host.is_open:
+            await self._leave()
+        finally:
+            self._agent.forget(self)
+
+    async def _leave(self) -> None:
+        try:
+            if self._opening is not None and hasattr(self, "book") and self.host.is_open:
                 await self._end_run()
                 await tell_closed(self)
         finally:
             self._end_streams()
-            self._agent.forget(self)
             await self._let_go()
+            self._opening = None
 
     async def _let_go(self) -> None:
         try:
@@ -497,32 +511,6 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self.ready()
         return self._run is not None and self._run.id == run_id and await self.cancel(reason)
 
-    def pause(self) -> None:
-        """Start nothing new until `resume`: no call of the model, none of a tool. What runs goes on."""
-        if self._paused is None:
-            self._paused = asyncio.get_running_loop().create_future()
-            if self.lanes is not None:
-                self.lanes.pause()
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        paused, self._paused = self._paused, None
-        if paused is not None:
-            if self.lanes is not None:
-                self.lanes.resume()
-            if not paused.done():
-                paused.set_result(None)
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether `pause` holds."""
-        return self._paused is not None
-
-    async def unpaused(self) -> None:
-        """Wait while the session is paused."""
-        while self._paused is not None:
-            await asyncio.shield(self._paused)
-
     # ---- what waits ----
 
     async def pending(self) -> list[PendingMessage]:
@@ -663,7 +651,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
 
     def _stamped(self, event: AgentEvent, run_id: str) -> AgentEvent:
         self._seq += 1
-        return replace(event, session_id=self.session_id, run_id=run_id, seq=self._seq, at_ms=self._env.clock.wall_ms())
+        at_ms, identity = self._env.clock.wall_ms(), self.identity
+        return replace(event, session_id=self.session_id, run_id=run_id, seq=self._seq, at_ms=at_ms, identity=identity)
 
     def subscribe(self) -> EventStream:
         """Every event of this session from now on, whatever the run."""

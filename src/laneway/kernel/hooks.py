@@ -58,6 +58,8 @@ OBSERVERS: Final = (
     "on_rate_limit",
     "on_confirmation",
     "budget_threshold_hit",
+    "passivation_requested",
+    "peer_invocation",
 )
 """Told of what has happened."""
 SILENT: Final = (
