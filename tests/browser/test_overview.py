@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.stage import HOSTILE, Served, check_axe, check_harmless
+from tests.browser.stage import HOSTILE, Served, allow, check_axe, check_harmless
 from tests.server_process import until
 
 pytestmark = pytest.mark.slow
@@ -123,13 +123,12 @@ def test_names_and_texts_of_others_stay_texts(quiet: Served, open_page: Callable
     check_harmless(page)
 
 
-def test_without_a_token_of_an_operator_it_looks_and_asks_for_one(
-    quiet: Served, open_page: Callable[..., Page]
-) -> None:
+def test_who_is_no_operator_looks_and_is_asked_for_a_token(quiet: Served, open_page: Callable[..., Page]) -> None:
     page = open_page(quiet, "#/", token=quiet.token("chat", name="guest"))
     quiet.send("asks", WRITE)
     page.locator(needs(page, "approvals")).get_by_role("button", name="Approve").click()
     expect(page.get_by_role("dialog")).to_contain_text("operate")
+    allow(page, "status of 403")
 
 
 # ---- the guide ----

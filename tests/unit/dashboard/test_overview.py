@@ -85,7 +85,7 @@ def test_many_events_are_read_once_and_what_came_meanwhile_once_more() -> None:
 
 def test_a_history_becomes_times_and_numbers() -> None:
     total = {"ended": [1, 2, 3], "wait_p95_ms": [None, 5, 6]}
-    given = [None, {"total": {"ended": []}}, {"at_ms": 20_000, "step_ms": 5_000, "total": total}]
+    given: list[Any] = [None, {"total": {"ended": []}}, {"at_ms": 20_000, "step_ms": 5_000, "total": total}]
     assert play(OVERVIEW, "return given.map((each) => m.traffic(each))", given) == [
         None,
         None,

@@ -235,7 +235,7 @@ async def test_about_says_which_models_only_play_a_script(tmp_path: Path) -> Non
             {"name": "default", "model": "scripted", "scripted": True},
             {"name": "real", "model": "openai/gpt-5", "scripted": False},
         ]
-        assert (about["tenant"], about["scopes"]) == ("default", ["chat"])
+        assert (about["tenant"], about["scopes"], about["shared"]) == ("default", ["chat"], True)
 
 
 async def test_about_needs_a_token_when_there_are_tokens(tmp_path: Path) -> None:
@@ -243,4 +243,4 @@ async def test_about_needs_a_token_when_there_are_tokens(tmp_path: Path) -> None
         headers = await stage.token("operate", tenant="acme")
         assert (await stage.client.get("/v1/about")).status_code == 401
         about = (await stage.client.get("/v1/about", headers=headers)).json()
-        assert (about["tenant"], about["scopes"]) == ("acme", ["operate"])
+        assert (about["tenant"], about["scopes"], about["shared"]) == ("acme", ["operate"], False)

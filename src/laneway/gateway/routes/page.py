@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from laneway import __version__
 from laneway.gateway.dashboard_files import ROOT, File, dashboard
 from laneway.gateway.deps import CallerOf, GatewayOf
+from laneway.gateway.lookup import sees_shared
 from laneway.gateway.views import router_of
 from laneway.gateway.workspaces import Workspace
 from laneway.models import ScriptedModel
@@ -37,6 +38,7 @@ class About(BaseModel):
     workspaces: list[WorkspaceFacts] = Field(description="The first one is the default.")
     tenant: str = Field(description="Whose things the caller sees.")
     scopes: list[str] = Field(description="What the caller may do.")
+    shared: bool = Field(description="Whether the caller sees what all tenants share: lanes, limits, traffic.")
 
 
 @router.get("/about", summary="What this server is")
@@ -47,6 +49,7 @@ async def about(gateway: GatewayOf, caller: CallerOf) -> About:
         workspaces=[_facts(each) for each in gateway.workspaces.values()],
         tenant=caller.tenant,
         scopes=sorted(caller.scopes),
+        shared=sees_shared(caller),
     )
 
 
