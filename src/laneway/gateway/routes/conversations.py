@@ -10,11 +10,23 @@ from pydantic import Field
 
 from laneway.gateway.deps import CallerOf, WorkspaceOf
 from laneway.gateway.lookup import current_turn, find_session
-from laneway.gateway.views import HistoryView, MessageView, Page, RunView, View, router_of, run_facts, seq_of
+from laneway.gateway.views import (
+    HistoryView,
+    MessageView,
+    Page,
+    RunView,
+    SettingView,
+    View,
+    router_of,
+    run_facts,
+    seq_of,
+    settings_view,
+)
 from laneway.gateway.workspaces import Workspace
 from laneway.mail import FINAL_MESSAGE_STATES, HistoryEntry, MessageState
 from laneway.rows import EntryRow, MessageRow, Owner, StateRow
 from laneway.runtime.arrivals import final_from
+from laneway.runtime.envelope import check_key
 
 __all__ = ("router",)
 
@@ -48,6 +60,8 @@ class Conversation(View):
 
     session_key: str
     conversation: int = Field(description="The number of the current one; `/new` begins another.")
+    settings: dict[str, SettingView] = Field(description="Those of its queue, in force for the next message.")
+    waiting: int = Field(description="How many messages wait.")
     seq: int = Field(description="All that was told up to this event is in it; what came later may be.")
     runs: list[SpokenRun] = Field(description="Oldest first.")
     lines: list[HistoryView] = Field(description="What was said in these runs, in order.")
@@ -63,8 +77,11 @@ async def conversation(
     before: Annotated[str, Query(max_length=20, description="Where the page before this one said so.")] = "",
     limit: Annotated[int, Query(ge=1, le=RUNS_MAX, description="At most so many runs.")] = 30,
 ) -> Conversation:
-    """The newest runs of a session with their messages and lines; messages that wait are not among them."""
-    owner = await find_session(workspace, caller, key)
+    """The newest runs of a session with their messages and lines; messages that wait are not among them.
+
+    One that nobody has sent anything yet has an empty conversation: it begins with its first message.
+    """
+    owner = workspace.owner(caller.tenant, check_key(key, "session key"))
     told = workspace.hub.told_seq  # read first: what happens while the rest is read is told again, not left out
     until = seq_of(before)
     history = workspace.inbox.engine.store.history
@@ -76,9 +93,12 @@ async def conversation(
     rows = [row for row in await history.messages_by_id(wanted) if row is not None]
     rows += await _strays(workspace, owner, since, until, known={*wanted})
     entries = await history.entries(owner, after_seq=max(0, since - 1), limit=LINES_MAX)
+    box = workspace.inbox.engine.kernel.boxes.get(owner)
     return Conversation(
         session_key=owner.session,
         conversation=workspace.inbox.engine.conversation(owner),
+        settings=settings_view(workspace.inbox.settings_of(owner)),
+        waiting=0 if box is None else box.waiting,
         seq=told,
         runs=[SpokenRun(**run_facts(turn, _state_now(workspace, owner, turn)), seq=turn.seq) for turn in turns],
         lines=[line for each in entries if each.seq < until and (line := _line(each)) is not None],

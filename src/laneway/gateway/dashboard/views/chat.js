@@ -30,7 +30,9 @@ const approvals = () => import("./approvals.js");
 
 function Help({ onClose }) {
   return html`<${Dialog} title="Commands and keys" onClose=${onClose}>
-    <dl class="chat-help">${COMMANDS.map((each) => html`<div key=${each.name}><dt class="mono">${each.name}</dt><dd>${each.says}</dd></div>`)}</dl>
+    <dl class="chat-help">
+      ${COMMANDS.map((each) => html`<div key=${each.name}><dt class="mono">${each.name}</dt><dd>${each.says}</dd></div>`)}
+    </dl>
     <dl class="chat-help">
       <div><dt><kbd>Enter</kbd></dt><dd>send</dd></div>
       <div><dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd></div>
@@ -57,7 +59,10 @@ function Actions({ store, onNew }) {
     if (await confirm({ title: "Begin a new conversation?", text, yes: "Begin anew" })) store.send("/new");
   };
   return html`
-    ${run ? html`<${Button} kind="danger" icon="stop" onClick=${() => store.cancelRun(run)} title="End this run; what waits stays">Stop run</${Button}>` : null}
+    ${run
+      ? html`<${Button} kind="danger" icon="stop" onClick=${() => store.cancelRun(run)} title="End this run; what waits stays">
+          Stop run</${Button}>`
+      : null}
     <${Button} icon="stop" onClick=${stopAll} disabled=${!isBusy} title="End the run and all that waits">Stop all</${Button}>
     <${Button} icon="refresh" onClick=${reset} title="Begin a new conversation in this session">New conversation</${Button}>
     <${Button} icon="plus" onClick=${onNew}>New session</${Button}>`;
@@ -68,8 +73,8 @@ function Lead({ store }) {
   const run = store.live();
   const status = run ? statusOf(run) : null;
   const waiting = store.waitingCount.value;
-  const state = status?.text ?? (store.session.value ? (waiting ? "waiting" : "idle") : "no message yet");
-  const mode = store.session.value?.settings?.mode;
+  const state = status?.text ?? (waiting ? "waiting" : store.exists() ? "idle" : "no message yet");
+  const mode = store.settings.value?.mode;
   return html`<span class="row"><${Badge} tone=${status?.tone ?? stateTone(state)}>${shown(state)}</${Badge}>
     ${waiting ? html`<span>${plural(waiting, "message")} waiting</span>` : null}
     ${mode ? html`<span>mode ${mode.value} <span class="dim">(${mode.origin})</span></span>` : null}
@@ -100,7 +105,9 @@ function Side({ store }) {
   const isOpen = useSignal(false);
   return html`<${Elsewhere} load=${approvals} name="ApprovalsOf" sessionKey=${store.key} version=${chat.approvals} />
     <details class="chat-queue" open=${isOpen.value} onToggle=${(event) => { isOpen.value = event.target.open; }}>
-      <summary>Queue ${waiting ? html`<${Badge} tone="wait">${plural(waiting, "waits", "wait")}</${Badge}>` : html`<span class="dim">nothing waits</span>`}</summary>
+      <summary>Queue ${waiting
+        ? html`<${Badge} tone="wait">${plural(waiting, "waits", "wait")}</${Badge}>`
+        : html`<span class="dim">nothing waits</span>`}</summary>
       ${isOpen.value ? html`<${Elsewhere} load=${queue} name="QueuePanel" sessionKey=${store.key} version=${chat.queue} />` : null}
     </details>`;
 }

@@ -20,7 +20,7 @@ export class ChatStore {
     this.version = signal(0);
     this.trouble = signal(null); // why the past cannot be read
     this.isRead = signal(false);
-    this.session = signal(null); // what the server says about it; null while it has no message
+    this.settings = signal(null); // those of its queue
     this.waitingCount = signal(0);
     this.own = new Set(); // what was sent from here
     this.replies = new Map(); // answers to commands, by their message
@@ -125,21 +125,23 @@ export class ChatStore {
       if (isLate()) return;
       if (isNew && this.isRead.value) this.chat = newChat(this.key);
       takePast(this.chat, page);
+      this.settings.value = page.settings;
+      this.waitingCount.value = page.waiting;
       this.trouble.value = null;
     } catch (error) {
-      if (isLate()) return;
-      if (error.status !== 404) {
-        this.trouble.value = error;
-        return;
-      }
-      this.chat.before = null; // nobody has said anything here yet
-      this.trouble.value = null;
+      if (!isLate()) this.trouble.value = error;
+      return;
     }
     this.isRead.value = true;
     this.readPendingSoon();
     this.readSessionSoon();
     this.lookAround();
     this.changed();
+  }
+
+  /** Whether there is such a session: one begins with its first message. */
+  exists() {
+    return this.chat.messages.size > 0 || this.waitingCount.peek() > 0;
   }
 
   /** Read older runs; true if there were some. */
@@ -160,7 +162,7 @@ export class ChatStore {
 
   async readPending() {
     const own = [...this.own].filter((id) => isWaiting(this.chat.messages.get(id)?.state));
-    if (!this.isRead.value || (this.session.value === null && !this.chat.messages.size)) return;
+    if (!this.isRead.value || !this.exists()) return;
     const found = await ask(`${this.home}/pending`, { query: { limit: PENDING_SHOWN } });
     const told = takePending(this.chat, found.items.slice(0, PENDING_SHOWN));
     const rest = own.filter((id) => !told.has(id)).slice(0, 20);
@@ -169,14 +171,10 @@ export class ChatStore {
   }
 
   async readSession() {
-    try {
-      const found = await ask(this.home);
-      this.session.value = found;
-      this.waitingCount.value = found.waiting;
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      this.session.value = null;
-    }
+    if (!this.exists()) return;
+    const found = await ask(this.home);
+    this.settings.value = found.settings;
+    this.waitingCount.value = found.waiting;
     this.changed();
   }
 

@@ -36,7 +36,7 @@ export function Composer({ store, given, onHelp }) {
   const isBusy = useRef(false);
   const id = useId();
   const list = isShut || editing ? [] : completions(text);
-  const own = store.session.value?.settings?.mode?.value ?? "";
+  const own = store.settings.value?.mode?.value ?? "";
 
   const write = (next) => {
     setText(next);
@@ -128,13 +128,13 @@ export function Composer({ store, given, onHelp }) {
     <${Completion} id="${id}-list" list=${list} at=${at} onPick=${pick} />
     <div class="composer-row">
       <textarea ref=${field} rows="1" value=${text} onInput=${(event) => write(event.target.value)} onKeyDown=${onKey} aria-label="Message"
-        placeholder=${editing ? "" : "Write a message, or / for commands"} role="combobox" aria-expanded=${list.length ? "true" : "false"}
+        placeholder=${editing ? "" : "Write a message, or / for commands"}
         aria-autocomplete="list" aria-haspopup="listbox" aria-describedby="${id}-effect" ...${box}></textarea>
       <${Button} kind="primary" icon="send" onClick=${() => send(mode)} disabled=${!text.trim()}>
         ${editing ? "Change" : "Send"}</${Button}>
     </div>
     <div class="composer-foot">
-      <label class="composer-mode"><span class="visually-hidden">Mode of this message</span>
+      <label class="composer-mode"><span class="visually-hidden">Mode</span>
         <select value=${mode} onChange=${(event) => setMode(event.target.value)} disabled=${Boolean(editing)}>
           ${MODES.map((each) => html`<option key=${each} value=${each}>${modeName(each, own || "queue's own")}</option>`)}
         </select></label>
