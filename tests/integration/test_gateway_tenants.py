@@ -149,6 +149,7 @@ TABLE: dict[str, Ask] = {
     "POST /v1/tasks/{task_id}/complete": Ask("task_id", {**PROOF, "result": "mine"}),
     "POST /v1/tasks/{task_id}/fail": Ask("task_id", {**PROOF, "error": "mine"}),
     "POST /v1/tasks/{task_id}/release": OF_TASK,
+    "POST /v1/tasks/{task_id}/cancel": Ask("task_id"),
     "GET /v1/workers": NOTHING,
     "GET /v1/workers/{name}": Ask("worker"),
     "GET /v1/dead-letters": NOTHING,
@@ -190,7 +191,7 @@ SHARED = {
     "GET /v1/tenants",
     "GET /v1/channels",
 }
-WORK = {route for route in TABLE if route.startswith("POST /v1/tasks/")}
+WORK = {route for route in TABLE if route.startswith("POST /v1/tasks/") and not route.endswith("/cancel")}
 ADMIN = {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/{token_id}"}
 OPERATE = {
     "GET /v1/audit",
@@ -204,6 +205,7 @@ OPERATE = {
     "POST /v1/dead-letters/{letter_id}/retry",
     "POST /v1/dead-letters/retry",
     "POST /v1/dead-letters/purge",
+    "POST /v1/tasks/{task_id}/cancel",
     "POST /v1/approvals/{approval_id}",
     "POST /v1/schedules",
     "DELETE /v1/schedules/{schedule_id}",
@@ -309,8 +311,8 @@ class Houses:
             each["waited_ms"] = each["reason"] = None  # they tell the time
         told[3]["seq"] = None  # it grows with all that is told
         for each in told[-2]["items"]:
-            each["remaining_ms"] = each["lease_left_ms"] = None
-        told[-1]["seen_ago_ms"] = None
+            each["remaining_ms"] = each["lease_left_ms"] = each["heard_ago_ms"] = None
+        told[-1]["seen_ago_ms"] = told[-1]["asked_ago_ms"] = None
         return json.dumps(told, sort_keys=True)
 
 
