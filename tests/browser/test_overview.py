@@ -159,4 +159,3 @@ def test_a_new_server_offers_the_guide_and_the_guide_is_carried_out(
     expect(page.get_by_text("That was it")).to_be_visible()
     page.get_by_role("button", name="Begin anew").click()
     expect(page.get_by_role("button", name="Send it")).to_be_enabled()
-    server.stop()
