@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from laneway.agent.subagents import MARK, Errand, is_child_id
+from laneway.agent.subagents import MARK, PREFIX, Errand, is_child_id
 from laneway.dialogue import Usage
 from laneway.errors import LanewayError
 from laneway.gateway.story_views import (
@@ -25,7 +25,7 @@ from laneway.gateway.story_views import (
     WholeRound,
 )
 from laneway.kernel.checkpoints import BLOB, ROUND, blobs_of, decode, round_id
-from laneway.kernel.ledger import INTENT, LedgerEntry, decode_entry, row_id_of
+from laneway.kernel.ledger import INTENT, LedgerEntry, decode_entry, key_of, row_id_of
 from laneway.kernel.mailbox import decode_approval
 from laneway.kernel.messages import decode_message
 from laneway.kernel.plans import Plan, replay
@@ -58,6 +58,8 @@ TEXT_SHOWN: Final = 4_000
 WHOLE_MAX: Final = 400_000
 MESSAGES_MAX: Final = 100
 CHILDREN_MAX: Final = 100
+PARALLEL_MAX: Final = 32  # tasks of one call whose sub-agents are looked for
+SUBAGENT_TOOLS: Final = ("task", "parallel_task", "spawn")
 RUNS_BEFORE_MAX: Final = 50
 SHORT_WAIT_MS: Final = 20  # less is not waiting
 
@@ -345,38 +347,47 @@ async def approvals_told(history: History, events: Sequence[EventRow]) -> list[A
     return told
 
 
-async def children_told(history: History, owner: Owner, events: Sequence[EventRow]) -> list[ChildTold]:
+async def children_told(
+    history: History, owner: Owner, events: Sequence[EventRow], rounds: Sequence[Round]
+) -> list[ChildTold]:
     """The sub-agents of a run, each with the newest run of its own."""
     begun, ended = dict[str, int](), dict[str, int]()
     for event in events:
         if event.type in ("child.started", "child.ended"):
             (begun if event.type == "child.started" else ended)[json.loads(event.body)["child_id"]] = event.at_ms
-    ids = list(begun)[-CHILDREN_MAX:]
+    ids = [name for name in begun if is_child_id(name.removeprefix(PREFIX))][-CHILDREN_MAX:]  # no calls in background
     rows = await history.states_by_id("child", ids) if ids else []
+    calls = _calls_of_children(rounds) if ids else {}
     told: list[ChildTold] = []
     for child_id, row in zip(ids, rows, strict=True):
-        body: dict[str, Any] = {} if row is None else json.loads(row.body)
-        detail: dict[str, Any] = body.get("detail") or {}
-        if "call_id" in detail:  # a call in the background, which is one of the calls
-            continue
-        facts: dict[str, Any] = {}
-        if detail:
-            errand = Errand.of(detail)
-            facts = {"call_id": errand.tool_id, "session_key": f"{owner.session}{MARK}{errand.short}"}
-            turns = await history.states_newest(owner._replace(session=facts["session_key"]), "turn", limit=1)
-            if turns:
-                facts |= {"run_id": turns[0].id, "tokens": json.loads(turns[0].body).get("tokens", 0)}
+        session = child_id.removeprefix(PREFIX)
+        turns = await history.states_newest(owner._replace(session=session), "turn", limit=1)
         told.append(
             ChildTold(
                 child_id=child_id,
-                label=body.get("label", ""),
+                label="" if row is None else json.loads(row.body).get("label", ""),
                 state="ended" if row is None else row.state,
+                call_id=calls.get(session.rpartition(MARK)[2], ""),
+                session_key=session,
+                run_id=turns[0].id if turns else None,
+                tokens=json.loads(turns[0].body).get("tokens", 0) if turns else 0,
                 began_ms=begun[child_id],
                 ended_ms=ended.get(child_id),
-                **facts,
             )
         )
     return told
+
+
+def _calls_of_children(rounds: Sequence[Round]) -> dict[str, str]:
+    """Which call started a sub-agent: its id is made of the key of that call."""
+    found: dict[str, str] = {}
+    for one in rounds:
+        for call in one.answer.calls:
+            for run_id in (one.run_id, one.resumed_from) if call.name in SUBAGENT_TOOLS else ():
+                key = key_of(run_id, one.number, call.id)
+                names = [key, *(f"{key}/{number}" for number in range(1, PARALLEL_MAX + 1))]
+                found |= {Errand(key=name, prompt="").short: call.id for name in names}
+    return found
 
 
 def parent_of(session_key: str) -> str | None:

@@ -102,7 +102,7 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
         rounds=rounds.told(),
         rounds_before=rounds.before,
         approvals=await approvals_told(history, events),
-        children=await children_told(history, owner, events),
+        children=await children_told(history, owner, events, rounds.rounds),
         plan=rounds.plan(),
         steps=_steps(events),
         input_tokens=usage.input_tokens,
