@@ -225,7 +225,7 @@ PLANT = """() => {
   const ways = {
     html: () => { document.body.innerHTML += "<img src=x onerror='window.hit = 1'>"; },
     inline: () => document.body.append(made("script", "window.hit = 2")),
-    handler: () => { const button = made("button", ""); button.setAttribute("onclick", "window.hit = 3"); button.click(); },
+    handler: () => { made("button", "").setAttribute("onclick", "window.hit = 3"); },
     style: () => document.head.append(made("style", "body { display: none }")),
     data: () => import("data:text/javascript,window.hit = 4").catch(() => {}),
   };

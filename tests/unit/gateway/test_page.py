@@ -235,7 +235,8 @@ async def test_about_says_which_models_only_play_a_script(tmp_path: Path) -> Non
             {"name": "default", "model": "scripted", "scripted": True},
             {"name": "real", "model": "openai/gpt-5", "scripted": False},
         ]
-        assert (about["tenant"], about["scopes"], about["shared"]) == ("default", ["chat"], True)
+        assert (about["tenant"], about["scopes"]) == ("default", ["chat"])
+        assert (about["shared"], about["all_tenants"]) == (True, False)  # whoever is on the machine may look
 
 
 async def test_about_needs_a_token_when_there_are_tokens(tmp_path: Path) -> None:
@@ -243,4 +244,8 @@ async def test_about_needs_a_token_when_there_are_tokens(tmp_path: Path) -> None
         headers = await stage.token("operate", tenant="acme")
         assert (await stage.client.get("/v1/about")).status_code == 401
         about = (await stage.client.get("/v1/about", headers=headers)).json()
-        assert (about["tenant"], about["scopes"], about["shared"]) == ("acme", ["operate"], False)
+        assert (about["tenant"], about["scopes"]) == ("acme", ["operate"])
+        assert (about["shared"], about["all_tenants"], about["page"]) == (False, False, dashboard().digest)
+        everything = await stage.token("operate", tenant="*")
+        about = (await stage.client.get("/v1/about", headers={**everything, "Laneway-Tenant": "acme"})).json()
+        assert (about["tenant"], about["shared"], about["all_tenants"]) == ("acme", True, True)

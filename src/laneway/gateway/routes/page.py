@@ -38,7 +38,9 @@ class About(BaseModel):
     workspaces: list[WorkspaceFacts] = Field(description="The first one is the default.")
     tenant: str = Field(description="Whose things the caller sees.")
     scopes: list[str] = Field(description="What the caller may do.")
-    shared: bool = Field(description="Whether the caller sees what all tenants share: lanes, limits, traffic.")
+    shared: bool = Field(description="Whether it sees what all tenants share: lanes, limits, settings.")
+    all_tenants: bool = Field(description="Whether it may choose whose things it sees, by `Laneway-Tenant`.")
+    page: str = Field(description="Which version of the dashboard it serves.")
 
 
 @router.get("/about", summary="What this server is")
@@ -50,6 +52,8 @@ async def about(gateway: GatewayOf, caller: CallerOf) -> About:
         tenant=caller.tenant,
         scopes=sorted(caller.scopes),
         shared=sees_shared(caller),
+        all_tenants=caller.sees_all,
+        page=dashboard().digest,
     )
 
 
