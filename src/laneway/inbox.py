@@ -554,10 +554,13 @@ class Inbox:
         """Wait until a message is final: its disposition, its outcome, and the answer of its turn."""
         return await self._engine.wait(message_id)
 
-    async def retry(self, message_id: str, *, text: str | None = None, beside: Beside | None = None) -> Receipt:
+    async def retry(
+        self, message_id: str, *, text: str | None = None, key: str | None = None, beside: Beside | None = None
+    ) -> Receipt:
         """Run a message again that did not succeed: a new message with the same content, at the end of its queue.
 
-        `text` is what it says instead. `beside` makes a row of the receipt that is stored in the same commit.
+        `text` is what it says instead. The same `key` again is answered with the first receipt. `beside` makes a row
+        of the receipt that is stored in the same commit.
         """
         self._engine.check_open()
         item = self._engine.kernel.items.get(message_id)
@@ -571,7 +574,7 @@ class Inbox:
             raise MessageStateError(message_id=message_id, state=row.state, call="retry", hint="it succeeded")
         message, _ = decode_message(row)
         again = replace(
-            message, id=self._engine.ids.new_id("msg"), message_id=None, arrived_ms=self._engine.wall(), retry_of=row.id
+            message, id=self._engine.ids.new_id("msg"), message_id=key, arrived_ms=self._engine.wall(), retry_of=row.id
         )
         if text is not None:
             again = replace(again, text=self._text(text, has_more=bool(again.attachments)))

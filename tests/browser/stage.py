@@ -23,7 +23,8 @@ Fixtures (in `conftest.py`; servers and the browser live as long as a module):
 
 Helpers: `check_axe(page)` fails on serious and critical findings; `until(claim)` of `tests.server_process` waits for
 what another process does; `HOSTILE` are texts that would run, if anything took them for markup: give them as names and
-texts, and call `check_harmless(page)`. Never sleep: wait with `expect(...)`.
+texts, and call `check_harmless(page)`. Never sleep: wait with `expect(...)` (`page.wait_for_function` is forbidden by
+the policy of the page, as it evaluates a text).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from weakref import WeakKeyDictionary
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, Response, expect
 
 from laneway.gateway.access import ALL_TENANTS, Scope
+from laneway.gateway.dashboard_files import ROOT
 from laneway.gateway.tokens import TokenBook
 from laneway.stores import open_store
 from laneway.system import SystemClock
@@ -282,7 +284,9 @@ def _escaped(text: str) -> str:
 
 
 def _on_request(watched: Watched, request: Request) -> None:
-    watched.asked.append(f"{request.method} {request.url.removeprefix(watched.origin)}")
+    path = request.url.removeprefix(watched.origin)
+    if not path.startswith(ROOT):  # the files of the page tell nothing
+        watched.asked.append(f"{request.method} {path}")
     if not request.url.startswith((f"{watched.origin}/", "data:", "blob:")):
         watched.wrong.append(f"asked outside of its origin: {request.url}")
 
@@ -307,15 +311,16 @@ def allow(page: Page, *parts: str) -> None:
     _WATCHED[page].allowed += parts
 
 
-_AT_REST: Final = (
-    "document.getAnimations().every((each) => each.playState !== 'running'"
-    " || each.effect.getTiming().iterations === Infinity)"
-)
+_REST: Final = """
+  () => Promise.all(document.getAnimations()
+    .filter((each) => each.effect.getTiming().iterations !== Infinity)
+    .map((each) => each.finished.catch(() => null)))
+"""
 
 
 def check_axe(page: Page, *, skip: Iterable[str] = (), within: str | None = None) -> None:
     """Fail on serious and critical findings of axe-core; what moves has come to rest by then."""
-    page.wait_for_function(_AT_REST)
+    page.evaluate(f"({_REST})().then(() => 0)")
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(f"{AXE.read_text(encoding='utf-8')}; 0")  # as the debugger does it: the policy forbids a script
     rules = {name: {"enabled": False} for name in (*SKIPPED_RULES, *skip)}

@@ -99,6 +99,7 @@ TABLE: dict[str, Ask] = {
     "POST /v1/messages/{message_id}/move": Ask("message_id", {"position": 1}),
     "POST /v1/messages/{message_id}/retry": OF_MESSAGE,
     "GET /v1/messages/{message_id}/explain": OF_MESSAGE,
+    "GET /v1/messages/{message_id}/story": OF_MESSAGE,
     "GET /v1/sessions/{key}/events": Ask("key", query={"follow": "false", "replay": "all"}),
     "GET /v1/events": Ask(query={"follow": "false", "replay": "all"}),
     "GET /v1/runs/{run_id}/events": Ask("run_id", query={"follow": "false", "replay": "all"}),
@@ -127,6 +128,8 @@ TABLE: dict[str, Ask] = {
     "POST /v1/runs/{run_id}/cancel": OF_RUN,
     "POST /v1/runs/{run_id}/resume": OF_RUN,
     "GET /v1/runs/{run_id}/explain": OF_RUN,
+    "GET /v1/runs/{run_id}/story": OF_RUN,
+    "GET /v1/runs/{run_id}/rounds/{number}": OF_RUN,
     "GET /v1/ledger": NOTHING,
     "GET /v1/ledger/{entry_id}": Ask("entry_id"),
     "POST /v1/ledger/{entry_id}/settle": Ask("entry_id", {"reason": "mine"}),
@@ -149,6 +152,7 @@ TABLE: dict[str, Ask] = {
     "POST /v1/tasks/{task_id}/complete": Ask("task_id", {**PROOF, "result": "mine"}),
     "POST /v1/tasks/{task_id}/fail": Ask("task_id", {**PROOF, "error": "mine"}),
     "POST /v1/tasks/{task_id}/release": OF_TASK,
+    "POST /v1/tasks/{task_id}/cancel": Ask("task_id"),
     "GET /v1/workers": NOTHING,
     "GET /v1/workers/{name}": Ask("worker"),
     "GET /v1/dead-letters": NOTHING,
@@ -190,7 +194,7 @@ SHARED = {
     "GET /v1/tenants",
     "GET /v1/channels",
 }
-WORK = {route for route in TABLE if route.startswith("POST /v1/tasks/")}
+WORK = {route for route in TABLE if route.startswith("POST /v1/tasks/") and not route.endswith("/cancel")}
 ADMIN = {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/{token_id}"}
 OPERATE = {
     "GET /v1/audit",
@@ -204,6 +208,7 @@ OPERATE = {
     "POST /v1/dead-letters/{letter_id}/retry",
     "POST /v1/dead-letters/retry",
     "POST /v1/dead-letters/purge",
+    "POST /v1/tasks/{task_id}/cancel",
     "POST /v1/approvals/{approval_id}",
     "POST /v1/schedules",
     "DELETE /v1/schedules/{schedule_id}",
@@ -309,8 +314,8 @@ class Houses:
             each["waited_ms"] = each["reason"] = None  # they tell the time
         told[3]["seq"] = None  # it grows with all that is told
         for each in told[-2]["items"]:
-            each["remaining_ms"] = each["lease_left_ms"] = None
-        told[-1]["seen_ago_ms"] = None
+            each["remaining_ms"] = each["lease_left_ms"] = each["heard_ago_ms"] = None
+        told[-1]["seen_ago_ms"] = told[-1]["asked_ago_ms"] = None
         return json.dumps(told, sort_keys=True)
 
 

@@ -152,12 +152,15 @@ class Reports(ABC):
         found = [entry for entry in self.book.entries.values() if wanted in (None, entry.state)]
         return sorted(found, key=lambda entry: entry.seq)
 
-    async def settle(self, entry_id: str, reason: str, *, actor: str = "host") -> LedgerEntry:
-        """Say what became of a call of which nobody knew it."""
+    async def settle(
+        self, entry_id: str, reason: str, *, actor: str = "host", happened: bool | None = None
+    ) -> LedgerEntry:
+        """Say what became of a call of which nobody knew it; `happened` None: that could not be found out."""
         found = next((entry for entry in await self.ledger() if entry_id in (entry.id, entry.key)), None)
         if found is None:
             raise UsageError(f"there is no ledger entry {entry_id!r}", hint="ledger() lists them")
-        settled = found.change(Change.SETTLE, now_ms=self.host.inbox.engine.wall(), reason=reason, actor=actor)
+        now_ms = self.host.inbox.engine.wall()
+        settled = found.change(Change.SETTLE, now_ms=now_ms, reason=reason, actor=actor, happened=happened)
         self.book.keep(settled)
         await self.book.committed()
         return settled

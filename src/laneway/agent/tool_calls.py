@@ -610,7 +610,8 @@ class CallMaker:
         try:
             output = value_of(each.job)
         except (asyncio.CancelledError, JobCancelledError, InterruptSignalError) as error:
-            return self._cut_result(each, each.cut or text_of(error))
+            said = error.reason if isinstance(error, JobCancelledError) else ""
+            return self._cut_result(each, each.cut or said or text_of(error))
         except (JobTimeoutError, TimeoutError) as error:
             note = " It may have had its effect: look before you do it again." if each.has_effect else ""
             said = error.reason if isinstance(error, JobTimeoutError) else text_of(error)

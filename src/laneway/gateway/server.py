@@ -269,7 +269,7 @@ def _greet(gateway: Gateway, launch: Launch, out: TextIO, err: TextIO) -> None:
         _say(
             err,
             _folded(
-                f"  Open it in a browser for the dashboard. In another terminal: {_command()} chat. Ctrl-C stops it."
+                f"  Ctrl-C stops it. In another terminal: {_command()} chat"
             ),
         )
 

@@ -15,6 +15,11 @@ __all__ = ("RESULT_MAX", "TaskQuery", "result_facts", "task_facts", "task_lines"
 
 RESULT_MAX: Final = 20_000
 LINES_MAX: Final = 50
+GROUPS: Final = {
+    "waiting": frozenset({TaskState.PENDING}),
+    "out": HELD,
+    "ended": frozenset(state for state in TaskState if state.is_final),
+}
 
 
 def task_facts(entry: TaskEntry, now: int, why: str = "") -> dict[str, Any]:
@@ -38,7 +43,9 @@ def task_facts(entry: TaskEntry, now: int, why: str = "") -> dict[str, Any]:
         "idempotency_key": entry.key,
         "labels": list(entry.labels),
         "progress": None if progress is None else {"text": progress.text, "percent": progress.percent},
+        "lease_ms": entry.silence_ms,
         "lease_left_ms": max(0, entry.lease_due - now) if is_held and entry.published else None,
+        "heard_ago_ms": max(0, now - entry.lease_due + entry.silence_ms) if is_held and entry.published else None,
         "why": why,
         "ended_ms": None if entry.is_live else entry.ended_ms,
         "reason": "" if entry.is_live else entry.reason,
@@ -81,11 +88,13 @@ class TaskQuery(NamedTuple):
     lane: str = ""
     tool: str = ""
     worker: str = ""
+    group: str = ""
 
     def fits(self, entry: TaskEntry) -> bool:
         """Whether a task is one of them; those of sub-agents are among those of their session."""
         return (
             (not self.state or entry.state == self.state)
+            and (not self.group or entry.state in GROUPS[self.group])
             and (not self.session or in_family(entry.owner.session, self.session))
             and (not self.run or entry.run_id == self.run)
             and (not self.lane or entry.lane == self.lane)
@@ -96,4 +105,4 @@ class TaskQuery(NamedTuple):
     @property
     def is_of_ended(self) -> bool:
         """Whether tasks that have ended are asked for; the others are in memory."""
-        return bool(self.state) and TaskState(self.state).is_final
+        return self.group == "ended" or (bool(self.state) and TaskState(self.state).is_final)

@@ -43,7 +43,9 @@ class TaskView(View):
     idempotency_key: str
     labels: list[str] = Field(default_factory=list, description="What a worker must have.")
     progress: ProgressView | None = None
+    lease_ms: int = Field(0, description="How long its worker may be silent.")
     lease_left_ms: int | None = Field(None, description="After how long without a sign of life the worker loses it.")
+    heard_ago_ms: int | None = Field(None, description="How long ago its worker has shown a sign of life.")
     why: str = Field("", description="Why nobody works on it at this moment.")
     ended_ms: int | None = None
     reason: str = Field("", description="Why it has ended as it has.")
@@ -88,11 +90,17 @@ class WorkerView(View):
     completed: int
     failed: int
     lost: int = Field(description="Leases that ended because nothing was heard of it.")
+    is_lost: bool = Field(
+        default=False, description="One of them ended, and nothing was heard of it since: it is gone, or cut off."
+    )
     unstarted: int = Field(description="Those of them that ended before it had begun.")
     shares_name: bool = Field(description="Another worker at work has the same name.")
     first_seen_ms: int
     last_seen_ms: int
     seen_ago_ms: int
+    asked_ago_ms: int | None = Field(
+        None, description="How long ago it asked for tasks; null: it waits for one. With room for more, it is stopping."
+    )
 
     @classmethod
     def of(cls, record: WorkerRecord, now: int) -> WorkerView:
@@ -117,9 +125,11 @@ class WorkerView(View):
             completed=record.completed,
             failed=record.failed,
             lost=record.lost,
+            is_lost=record.lost_at > record.seen_at,
             unstarted=record.unstarted,
             shares_name=record.shares_name,
             first_seen_ms=record.first_seen_ms,
             last_seen_ms=record.last_seen_ms,
             seen_ago_ms=max(0, now - record.seen_at),
+            asked_ago_ms=None if record.waiting else max(0, now - record.asked_at),
         )

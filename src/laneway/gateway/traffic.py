@@ -51,10 +51,13 @@ class Traffic:
         self.history = TrafficHistory(self._registry)
         self.pauses: dict[str, str] = {}
         """Why lanes are paused, as far as whoever did it has said so; by their names, or what they end with."""
+        self.period_ms = PERIOD_MS
+        """How often lanes are compared while somebody watches."""
         self.version = 0
         self._marks: dict[str, Mark] = {}
         self._changed: dict[str, int] = {}  # by lane: the version in which it was last seen to differ
         self._gone: dict[str, int] = {}
+        self._unowned: set[str] = set()  # lanes of sessions that are being opened
         self._totals: dict[str, Any] = {}
         self._look: Look | None = None
         self._told: dict[str, dict[str, dict[str, Any]]] = {}  # by tenant and lane: as it is told in this version
@@ -65,6 +68,7 @@ class Traffic:
 
     def open(self) -> None:
         """Begin to write down what happens, on the running loop."""
+        self.history.at_ms = self._engine.wall_ms()
         self._next_step()
 
     def begin_stop(self) -> None:
@@ -83,26 +87,31 @@ class Traffic:
 
     def _next_step(self) -> None:
         loop = asyncio.get_running_loop()
-        self._steps = loop.call_later(STEP_MS / 1000, self._step)
+        self._steps = loop.call_later(STEP_MS / 1000, self._step_is_over)
 
-    def _step(self) -> None:
+    def _step_is_over(self) -> None:
         self._next_step()
-        self.sample()
-        self.hub.nudge(TICK)
+        self.step()
 
-    def sample(self) -> None:
+    def step(self) -> None:
         """One more step of the history."""
         kernel = self._engine.kernel
         self.history.sample(at_ms=self._engine.wall_ms(), running=kernel.running, waiting=kernel.waiting)
+        self.hub.nudge(TICK)
 
     # ---- what differs ----
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether lanes are compared from time to time, or anything is held for that."""
+        return self._timer is not None or bool(self._marks)
 
     def watch(self, caller: Caller) -> Watcher:
         """Begin to watch. Whoever does this ends it."""
         watcher = self.hub.watch(caller.tenant, token_id=caller.token_id)
         if self._timer is None:
             self.compare()
-            self._timer = asyncio.get_running_loop().call_later(PERIOD_MS / 1000, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(self.period_ms / 1000, self._tick)
         return watcher
 
     def _tick(self) -> None:
@@ -114,13 +123,13 @@ class Traffic:
         began = loop.time()
         if self.compare():
             self.hub.nudge(TICK)
-        pause = max(PERIOD_MS / 1000, DEAREST * (loop.time() - began))
+        pause = max(self.period_ms / 1000, DEAREST * (loop.time() - began))
         self._timer = loop.call_later(pause, self._tick)
 
     def _rest(self) -> None:
         """Nobody watches: hold nothing."""
         self._look = None
-        self._marks, self._changed, self._gone, self._told = {}, {}, {}, {}
+        self._marks, self._changed, self._gone, self._told, self._unowned = {}, {}, {}, {}, set()
 
     def note_change(self, lane: str, *, paused: bool | None, reason: str) -> None:
         """An operator changes lanes: why one is paused is shown as long as it is, and all of them are told again."""
@@ -150,13 +159,17 @@ class Traffic:
         self._look = None
         self._told = {}
         look = self.look()
+        for name in [name for name in self._unowned if name in lanes and not look.is_nobodys(lanes[name])]:
+            changed[name] = version  # now somebody can tell whose it is
+            differs = True
+        self._unowned = {name for name, at in changed.items() if at == version and look.is_nobodys(lanes[name])} | {
+            name for name in self._unowned if name in lanes and changed[name] < version
+        }
         totals = look.totals()
         if not differs and totals == self._totals:
             return False
         self._totals = totals
         self.version = version
-        for name in [name for name, at in changed.items() if at == version and look.is_nobodys(lanes[name])]:
-            marks.pop(name, None)  # it is looked at again until somebody can tell whose it is
         while len(self._gone) > max(1_000, len(lanes)):
             del self._gone[next(iter(self._gone))]
         return True

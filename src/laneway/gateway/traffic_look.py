@@ -29,6 +29,8 @@ __all__ = ("RUNNING_MAX", "WAITING_MAX", "Look", "brief")
 RUNNING_MAX: Final = 24
 WAITING_MAX: Final = 12
 ALERTS: Final = ("", "warning", "critical")
+SESSION_SCOPES: Final = ("s:", "t:", "w:")
+"""What the names of the lanes of sessions begin with, of those too that are not open yet."""
 OTHERS: Final = "of another tenant"
 
 
@@ -55,7 +57,7 @@ class Look:
         if self._is_of_session(scope, short):
             owner = self.census.owner_of_lane(lane)
             return owner is not None and owner.tenant == tenant and (places is None or owner.workspace in places)
-        return places is None or not scope or scope in places
+        return places is None or scope not in self._gateway.workspaces or scope in places
 
     def is_nobodys(self, lane: Lane) -> bool:
         """Whether a lane is of one session and nobody can tell of which: it is being opened or closed."""
@@ -63,9 +65,9 @@ class Look:
         return self._is_of_session(scope, short) and self.census.owner_of_lane(lane) is None
 
     def _is_of_session(self, scope: str, short: str) -> bool:
-        if short.startswith(SESSION_TURNS):
+        if short.startswith(SESSION_TURNS) or scope in self.census.sessions:
             return True
-        return bool(scope) and scope not in self._gateway.workspaces
+        return scope.startswith(SESSION_SCOPES) and scope not in self._gateway.workspaces
 
     def lane(self, lane: Lane, tenant: str) -> dict[str, Any]:
         """A lane as a tenant sees it."""
@@ -79,9 +81,9 @@ class Look:
         waiting = list(self.waiting(lane, tenant))
         return {
             "name": name,
-            "kind": "session" if owner is not None else "workspace" if scope else "shared",
+            "kind": "session" if owner is not None else "workspace" if scope in self._gateway.workspaces else "shared",
             "role": _role(scope, short),
-            "workspace": owner.workspace if owner is not None else scope,
+            "workspace": owner.workspace if owner is not None else scope if scope in self._gateway.workspaces else "",
             "session": "" if owner is None else owner.session,
             "mode": self._mode(scope, short),
             "concurrency": lane.cap,

@@ -476,6 +476,7 @@ class LedgerView(View):
     arguments: Any = Field(None, description="Kept while the outcome is open; later the run has them.")
     reason: str = ""
     actor: str = Field("", description="Who settled it.")
+    happened: bool | None = Field(None, description="What whoever settled it has found out; null: that is not said.")
     started_ms: int
     ended_ms: int | None = None
 
@@ -496,6 +497,7 @@ class LedgerView(View):
             arguments=_read(entry.arguments),
             reason=entry.reason,
             actor=entry.actor,
+            happened=entry.happened,
             started_ms=entry.started_ms,
             ended_ms=entry.ended_ms or None,
         )

@@ -118,6 +118,7 @@ class LedgerEntry:
     ended_ms: int = 0
     reason: str = ""
     actor: str = ""  # who settled it
+    happened: bool | None = None  # what whoever settled it has found out; None: that is not said
     seq: int = 0
 
     @property
@@ -125,7 +126,9 @@ class LedgerEntry:
         """What people and its row know it by."""
         return row_id_of(self.run_id, self.number, self.call_id)
 
-    def change(self, change: Change, *, now_ms: int, reason: str = "", actor: str = "") -> LedgerEntry:
+    def change(
+        self, change: Change, *, now_ms: int, reason: str = "", actor: str = "", happened: bool | None = None
+    ) -> LedgerEntry:
         """The entry after something has happened to it, by the table."""
         following = LEDGER_TRANSITIONS.get((self.state, change))
         if following is None or (change is Change.REPEAT and self.effect is Effect.WRITE):
@@ -139,7 +142,8 @@ class LedgerEntry:
             )
         if change is Change.REPEAT:
             return replace(self, state=following, attempt=self.attempt + 1, started_ms=now_ms, ended_ms=0, reason="")
-        return replace(self, state=following, ended_ms=now_ms, reason=reason[:REASON_MAX], actor=actor)
+        facts: dict[str, Any] = {"reason": reason[:REASON_MAX], "actor": actor, "happened": happened}
+        return replace(self, state=following, ended_ms=now_ms, **facts)
 
     @property
     def row_key(self) -> Hashable:
@@ -167,6 +171,8 @@ class LedgerEntry:
             value = getattr(self, name)
             if value:
                 body[name] = value
+        if self.happened is not None:
+            body["happened"] = self.happened
         return StateRow(INTENT, self.id, *self.owner, self.seq, int(live), self.state.value, to_json(body))
 
 
@@ -212,7 +218,7 @@ _SHAPE: Final[dict[str, type]] = {
     "attempt": int,
     "started_ms": int,
 }
-_MAYBE: Final[dict[str, type]] = {"arguments": str, "ended_ms": int, "reason": str, "actor": str}
+_MAYBE: Final[dict[str, type]] = {"arguments": str, "ended_ms": int, "reason": str, "actor": str, "happened": bool}
 
 
 def decode_entry(row: StateRow) -> LedgerEntry:
@@ -240,6 +246,7 @@ def decode_entry(row: StateRow) -> LedgerEntry:
         ended_ms=body.get("ended_ms", 0),
         reason=body.get("reason", ""),
         actor=body.get("actor", ""),
+        happened=body.get("happened"),
         seq=row.seq,
     )
     if entry.id != row.id:

@@ -356,17 +356,20 @@ class TaskBoard:
         """
         if not token or token != entry.token or entry.state not in HELD:
             return None
+        did = "had begun and gave it up" if entry.confirmed else "gave it back"
+        return self._return(entry, f"{entry.worker} {did}: {reason}", wall, begun=begun)
+
+    def _return(self, entry: TaskEntry, said: str, wall: int, *, begun: bool) -> TaskNews:
         if not entry.confirmed:
-            worker = entry.worker
             self._forget_last(entry)
             self._give_back(entry)
-            return TaskNews("requeued", entry, f"{worker} gave it back: {reason}")
+            return TaskNews("requeued", entry, said)
         if not begun:
             hint = "complete it, or say begun to give it up"
             raise ConflictError(
                 f"task {entry.task_id!r} has started", hint=hint, task_id=entry.task_id, state="started"
             )
-        return self._abandon(entry, f"{entry.worker} had begun and gave it up: {reason}", wall)
+        return self._abandon(entry, said, wall)
 
     def _check_lease(self, entry: TaskEntry, token: str) -> None:
         if not token or token != entry.token or entry.state not in HELD:
@@ -391,6 +394,12 @@ class TaskBoard:
         lost = entry.effect is Effect.WRITE and entry.had_started
         self._end(entry, TaskChange.LOSE if lost else TaskChange.WITHDRAW, f"{_UNWANTED}{reason}", wall)
         return True
+
+    def take_back(self, entry: TaskEntry, reason: str, *, wall: int, begun: bool = False) -> TaskNews | None:
+        """Somebody takes a task from its worker, as if that had given it back; None if nobody has it."""
+        if entry.state not in HELD:
+            return None
+        return self._return(entry, f"it was taken from {entry.worker}: {reason}", wall, begun=begun)
 
     def hand_out(self, entry: TaskEntry, *, handed_out: bool = True) -> None:
         """The host gets to see it by polling, and may begin; or it did not."""

@@ -171,6 +171,22 @@ class TaskDesk:
             self._arm()
         return entry.end
 
+    def take_back(self, task_id: str, reason: str, *, begun: bool = False) -> bool:
+        """Take a task from the worker that has it, so that another one gets it; False if nobody has it.
+
+        With `begun` also one that has started: a `write` is unknown then.
+        """
+        self._check_open()
+        self.catch_up()
+        entry = self.board.live.get(task_id)
+        news = None
+        if entry is not None:
+            news = self.board.take_back(entry, text_of(reason)[:NAME_MAX], wall=self._engine.wall(), begun=begun)
+        if news is not None:
+            self._carry_out(news)
+            self._arm()
+        return news is not None
+
     async def complete_by_host(self, task_id: str, result: ExternalTaskResult) -> bool:
         """The code of the host says what became of a task. True: it counts; a second time is answered the same."""
         kept = _kept(result)

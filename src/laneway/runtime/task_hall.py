@@ -139,6 +139,7 @@ class TaskHall:
         desks = self._at_work(served)
         record = self.book.meet(name, about or {}, who=guest.who, tenant=guest.tenant)
         record.asks(wanted)
+        record.asked_at = record.seen_at
         record.workspaces = tuple(sorted(served))
         for desk in desks:
             desk.catch_up()
@@ -187,6 +188,7 @@ class TaskHall:
             timer.cancel()
             record.waiting -= 1
             self.book.seen(record)
+            record.asked_at = record.seen_at
             self._waking.pop(claimer, None)
             claimers.pop(claimer, None)
             if not claimers and self._claimers.get(group) is claimers:

@@ -70,7 +70,9 @@ class WorkerRecord:
     seen_at: int = 0  # monotonic
     completed: int = 0
     failed: int = 0
+    asked_at: int = 0  # monotonic: when it last asked, or stopped waiting for an answer
     lost: int = 0  # leases that ended because nothing was heard
+    lost_at: int = -1  # monotonic: when the last of them did
     unstarted: int = 0  # those of them that ended before a start
     has_begun: bool = False  # anything, ever
     shared: Standing = field(default_factory=Standing)  # of its token
@@ -270,6 +272,7 @@ class WorkerBook:
     def lost(self, record: WorkerRecord, *, had_begun: bool) -> None:
         """A lease of it has ended because nothing was heard."""
         record.lost += 1
+        record.lost_at = self._now()
         if had_begun:
             self.lost_started += 1
             return

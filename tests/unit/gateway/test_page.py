@@ -22,7 +22,9 @@ SCRIPTS: Final = [path for path in FILES if path.suffix == ".js" and VENDOR not 
 STYLES: Final = [path for path in FILES if path.suffix == ".css" and VENDOR not in path.parents]
 IMPORTS: Final[dict[str, str]] = json.loads(re.findall(r'"importmap">(.*?)</script>', HTML, re.DOTALL)[0])["imports"]
 SOURCES: Final = json.loads((VENDOR / "SOURCES.json").read_text())
-IMPORTED: Final = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["']([^"'\n]+)["']""")
+IMPORTED: Final = re.compile(
+    r"""(?:(?:^|[;}])\s*(?:import|export)\s*[\w*{][^;"'`]*?\bfrom|\bimport\()\s*["']([^"'\n]+)["']""", re.MULTILINE
+)
 LINES_MAX: Final = 400
 WIDTH_MAX: Final = 140
 MARKUP: Final = (
@@ -194,6 +196,8 @@ def test_every_import_leads_to_a_file() -> None:
         if not (FOLDER / IMPORTS[wanted] if wanted in IMPORTS else path.parent / wanted).is_file()
     ]
     assert missing == []
+    found = IMPORTED.findall("import{a}from'x';import * as b from \"y\";\nexport { c,\n d } from 'z';await import('w')")
+    assert found == ["x", "y", "z", "w"]  # or it would find nothing, and be content
 
 
 def test_every_file_that_the_index_names_is_there_and_every_style_is_named() -> None:
@@ -236,6 +240,7 @@ async def test_about_says_which_models_only_play_a_script(tmp_path: Path) -> Non
             {"name": "real", "model": "openai/gpt-5", "scripted": False},
         ]
         assert (about["tenant"], about["scopes"]) == ("default", ["chat"])
+        assert (about["shared"], about["all_tenants"]) == (True, False)  # whoever is on the machine may look
 
 
 async def test_about_needs_a_token_when_there_are_tokens(tmp_path: Path) -> None:
@@ -244,3 +249,7 @@ async def test_about_needs_a_token_when_there_are_tokens(tmp_path: Path) -> None
         assert (await stage.client.get("/v1/about")).status_code == 401
         about = (await stage.client.get("/v1/about", headers=headers)).json()
         assert (about["tenant"], about["scopes"]) == ("acme", ["operate"])
+        assert (about["shared"], about["all_tenants"], about["page"]) == (False, False, dashboard().digest)
+        everything = await stage.token("operate", tenant="*")
+        about = (await stage.client.get("/v1/about", headers={**everything, "Laneway-Tenant": "acme"})).json()
+        assert (about["tenant"], about["shared"], about["all_tenants"]) == ("acme", True, True)

@@ -102,7 +102,9 @@ async def test_pages_that_cannot_be_are_refused(tmp_path: Path, query: dict[str,
         assert refusal(await stage.client.get(PAGE, params=query))[0] in (400, 422)
 
 
-async def test_a_session_that_nobody_has_is_not_there(tmp_path: Path) -> None:
+async def test_a_session_that_nobody_has_sent_anything_has_an_empty_conversation(tmp_path: Path) -> None:
     async with gateway_stage(tmp_path) as stage:
-        for route in ("conversation", "messages?id=m1"):
-            assert refusal(await stage.client.get(f"/v1/sessions/{UNKNOWN}/{route}")) == (404, "not_found")
+        found = await body_of(await stage.client.get(f"/v1/sessions/{UNKNOWN}/conversation"))
+        assert (found["runs"], found["messages"], found["lines"], found["before"]) == ([], [], [], None)
+        assert (found["settings"]["mode"]["value"], found["waiting"]) == ("followup", 0)
+        assert refusal(await stage.client.get(f"/v1/sessions/{UNKNOWN}/messages?id=m1")) == (404, "not_found")

@@ -420,7 +420,6 @@ WRONG_STEPS: list[tuple[str, dict[str, Any]]] = [
     *((step, {"strange": 1}) for step in STEPS),
     ("start", {"token": None}),
     ("heartbeat", {"token": None}),
-    ("release", {"token": None}),
     ("heartbeat", {"progress": "half"}),
     ("heartbeat", {"progress": {"percent": 101}}),
     ("heartbeat", {"progress": {"percent": -1}}),

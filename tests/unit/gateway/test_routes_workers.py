@@ -81,8 +81,8 @@ async def test_a_worker_is_listed_with_what_it_said_of_itself_and_how_it_does(tm
         )
         (worker,) = await listed(stage)
         assert worker["last_seen_ms"] >= worker["first_seen_ms"] > 0
-        assert worker["seen_ago_ms"] >= 0
-        del worker["last_seen_ms"], worker["first_seen_ms"], worker["seen_ago_ms"]
+        assert min(worker["seen_ago_ms"], worker["asked_ago_ms"]) >= 0
+        del worker["last_seen_ms"], worker["first_seen_ms"], worker["seen_ago_ms"], worker["asked_ago_ms"]
         assert worker == {
             "name": "w1",
             "health": "working",
@@ -98,6 +98,7 @@ async def test_a_worker_is_listed_with_what_it_said_of_itself_and_how_it_does(tm
             "completed": 0,
             "failed": 0,
             "lost": 0,
+            "is_lost": False,
             "unstarted": 0,
             "shares_name": False,
         }

@@ -108,6 +108,7 @@ async def test_standard_output_gets_one_line_and_the_screen_a_token(tmp_path: Pa
         found = gateway.tokens.find(secret)
         assert found is not None
         assert found.caller().may(Scope.OPERATE)
+        assert f"http://127.0.0.1:8420/#token={secret}" in screen.getvalue()  # opens the dashboard with what it needs
         assert gateway.tokens.is_empty  # it is not kept, and nobody else needs one
 
 
@@ -146,7 +147,9 @@ async def test_on_a_screen_lines_are_folded_between_words(tmp_path: Path, monkey
         launch = Launch(settings=gateway.settings, workspaces=(), notes=("word " * 30,))
         for each in (screen, pipe):
             _greet(gateway, launch, io.StringIO(), each)
-        assert all(len(line) <= 50 or line.strip().startswith("lw_") for line in screen.getvalue().splitlines())
+        assert all(
+            len(line) <= 50 or line.strip().startswith(("lw_", "http")) for line in screen.getvalue().splitlines()
+        )
         assert "word " * 30 in pipe.getvalue()
 
 

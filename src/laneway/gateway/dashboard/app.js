@@ -25,7 +25,7 @@ effect(() => {
   before = now;
   if (!isFirst) {
     about.value = null;
-    place.value = { ...place.value, tenant: "" };
+    place.value = { ...place.peek(), tenant: "" };
     generation.value = generation.peek() + 1;
   }
   isFirst = false;

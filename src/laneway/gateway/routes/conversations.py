@@ -10,11 +10,23 @@ from pydantic import Field
 
 from laneway.gateway.deps import CallerOf, WorkspaceOf
 from laneway.gateway.lookup import current_turn, find_session
-from laneway.gateway.views import HistoryView, MessageView, Page, RunView, View, router_of, seq_of
+from laneway.gateway.views import (
+    HistoryView,
+    MessageView,
+    Page,
+    RunView,
+    SettingView,
+    View,
+    router_of,
+    run_facts,
+    seq_of,
+    settings_view,
+)
 from laneway.gateway.workspaces import Workspace
 from laneway.mail import FINAL_MESSAGE_STATES, HistoryEntry, MessageState
 from laneway.rows import EntryRow, MessageRow, Owner, StateRow
 from laneway.runtime.arrivals import final_from
+from laneway.runtime.envelope import check_key
 
 __all__ = ("router",)
 
@@ -31,15 +43,29 @@ STRAYS_MAX: Final = 1_000
 WITHOUT_RUN: Final = FINAL_MESSAGE_STATES - {MessageState.RAN, MessageState.MERGED, MessageState.STEERED}
 
 
+class SpokenRun(RunView):
+    """A run with its place in the conversation."""
+
+    seq: int = Field(description="Its place among the events.")
+
+
+class SentMessage(MessageView):
+    """A message with its place in the conversation."""
+
+    seq: int = Field(description="Its place among the events.")
+
+
 class Conversation(View):
     """A part of the conversation of a session: some of its runs with all that belongs to them."""
 
     session_key: str
     conversation: int = Field(description="The number of the current one; `/new` begins another.")
+    settings: dict[str, SettingView] = Field(description="Those of its queue, in force for the next message.")
+    waiting: int = Field(description="How many messages wait.")
     seq: int = Field(description="All that was told up to this event is in it; what came later may be.")
-    runs: list[RunView] = Field(description="Oldest first.")
+    runs: list[SpokenRun] = Field(description="Oldest first.")
     lines: list[HistoryView] = Field(description="What was said in these runs, in order.")
-    messages: list[MessageView] = Field(description="Messages of these runs, and those that came meanwhile.")
+    messages: list[SentMessage] = Field(description="Messages of these runs, and those that came meanwhile.")
     before: str | None = Field(None, description="Where what is older ends: ask again with it; null at the beginning.")
 
 
@@ -51,8 +77,11 @@ async def conversation(
     before: Annotated[str, Query(max_length=20, description="Where the page before this one said so.")] = "",
     limit: Annotated[int, Query(ge=1, le=RUNS_MAX, description="At most so many runs.")] = 30,
 ) -> Conversation:
-    """The newest runs of a session with their messages and lines; messages that wait are not among them."""
-    owner = await find_session(workspace, caller, key)
+    """The newest runs of a session with their messages and lines; messages that wait are not among them.
+
+    One that nobody has sent anything yet has an empty conversation: it begins with its first message.
+    """
+    owner = workspace.owner(caller.tenant, check_key(key, "session key"))
     told = workspace.hub.told_seq  # read first: what happens while the rest is read is told again, not left out
     until = seq_of(before)
     history = workspace.inbox.engine.store.history
@@ -64,11 +93,14 @@ async def conversation(
     rows = [row for row in await history.messages_by_id(wanted) if row is not None]
     rows += await _strays(workspace, owner, since, until, known={*wanted})
     entries = await history.entries(owner, after_seq=max(0, since - 1), limit=LINES_MAX)
+    box = workspace.inbox.engine.kernel.boxes.get(owner)
     return Conversation(
         session_key=owner.session,
         conversation=workspace.inbox.engine.conversation(owner),
+        settings=settings_view(workspace.inbox.settings_of(owner)),
+        waiting=0 if box is None else box.waiting,
         seq=told,
-        runs=[RunView.of(turn, _state_now(workspace, owner, turn)) for turn in turns],
+        runs=[SpokenRun(**run_facts(turn, _state_now(workspace, owner, turn)), seq=turn.seq) for turn in turns],
         lines=[line for each in entries if each.seq < until and (line := _line(each)) is not None],
         messages=[await _message(workspace, row) for row in rows],
         before=None if is_whole else str(since),
@@ -81,7 +113,7 @@ async def some_messages(
     caller: CallerOf,
     workspace: WorkspaceOf,
     ids: Annotated[list[str], Query(alias="id", min_length=1, max_length=IDS_MAX, description="Which; up to 100.")],
-) -> Page[MessageView]:
+) -> Page[SentMessage]:
     """These messages, as far as they are of this session, and what has become of each so far."""
     owner = await find_session(workspace, caller, key)
     rows = await workspace.inbox.engine.store.history.messages_by_id(list(dict.fromkeys(ids)))
@@ -101,10 +133,11 @@ async def _strays(workspace: Workspace, owner: Owner, since: int, until: int, *,
     return [row for row in rows if row.seq < until and row.id not in known and MessageState(row.state) in WITHOUT_RUN]
 
 
-async def _message(workspace: Workspace, row: MessageRow) -> MessageView:
+async def _message(workspace: Workspace, row: MessageRow) -> SentMessage:
     """A message with its state at this moment: of one that is alive the store may be behind."""
     is_alive = row.id in workspace.inbox.engine.kernel.items
-    return MessageView.of(row, await workspace.inbox.status(row.id) if is_alive else final_from(row))
+    view = MessageView.of(row, await workspace.inbox.status(row.id) if is_alive else final_from(row))
+    return SentMessage(**view.model_dump(), seq=row.seq)
 
 
 def _line(row: EntryRow) -> HistoryView | None:

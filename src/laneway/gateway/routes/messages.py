@@ -19,6 +19,7 @@ from laneway.gateway.deps import (
     checked_caller,
     gateway_of,
 )
+from laneway.gateway.keys import IdempotencyKey
 from laneway.gateway.lookup import run_now
 from laneway.gateway.service import Gateway
 from laneway.gateway.views import MessageView, StepView, Taken, View, router_of
@@ -237,14 +238,16 @@ async def move(message_id: str, body: Move, gateway: GatewayOf, caller: CallerOf
 
 
 @router.post("/messages/{message_id}/retry", status_code=202, summary="Send a message again that did not succeed")
-async def retry(message_id: str, gateway: GatewayOf, caller: CallerOf, response: Response) -> Taken:
+async def retry(
+    message_id: str, gateway: GatewayOf, caller: CallerOf, response: Response, key: IdempotencyKey = None
+) -> Taken:
     """Send it again: a new message with the same content, at the end of its queue."""
     workspace, row = await gateway.find_message(caller, message_id)
     gateway.admission.check()
     if row.state == MessageState.DEAD_LETTERED:
         receipt = await dead_mail.retry_message(gateway, caller, message_id)
     else:
-        receipt = await workspace.inbox.retry(message_id)
+        receipt = await workspace.inbox.retry(message_id, key=None if key is None else f"retry/{message_id}/{key}")
     response.headers["Location"] = f"/v1/messages/{receipt.message_id}"
     return Taken.of(receipt)
 

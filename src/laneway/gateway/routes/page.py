@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from laneway import __version__
 from laneway.gateway.dashboard_files import ROOT, File, dashboard
 from laneway.gateway.deps import CallerOf, GatewayOf
+from laneway.gateway.lookup import sees_shared
 from laneway.gateway.views import router_of
 from laneway.gateway.workspaces import Workspace
 from laneway.models import ScriptedModel
@@ -37,6 +38,9 @@ class About(BaseModel):
     workspaces: list[WorkspaceFacts] = Field(description="The first one is the default.")
     tenant: str = Field(description="Whose things the caller sees.")
     scopes: list[str] = Field(description="What the caller may do.")
+    shared: bool = Field(description="Whether it sees what all tenants share: lanes, limits, settings.")
+    all_tenants: bool = Field(description="Whether it may choose whose things it sees, by `Laneway-Tenant`.")
+    page: str = Field(description="Which version of the dashboard it serves.")
 
 
 @router.get("/about", summary="What this server is")
@@ -47,6 +51,9 @@ async def about(gateway: GatewayOf, caller: CallerOf) -> About:
         workspaces=[_facts(each) for each in gateway.workspaces.values()],
         tenant=caller.tenant,
         scopes=sorted(caller.scopes),
+        shared=sees_shared(caller),
+        all_tenants=caller.sees_all,
+        page=dashboard().digest,
     )
 
 

@@ -11,16 +11,19 @@ from laneway.agent.session import RESUME, AsyncSession
 from laneway.agent.subagents import is_child_id
 from laneway.errors import ConflictError, LanewayError
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
+from laneway.gateway.keys import IdempotencyKey
 from laneway.gateway.lookup import current_turn, find_session, run_now
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.task_facts import task_lines
 from laneway.gateway.views import Page, Reason, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import stories
+from laneway.kernel.messages import route_key
 from laneway.kernel.rounds import RoundState
 from laneway.kernel.task_entries import TASK, TaskEntry, decode_task
-from laneway.mail import TurnState
-from laneway.rows import Owner, StateRow
+from laneway.mail import Route, TurnState
+from laneway.rows import Lookup, Owner, StateRow
+from laneway.runtime.arrivals import receipt_of
 
 __all__ = ("router",)
 
@@ -103,9 +106,15 @@ async def cancel(run_id: str, gateway: GatewayOf, caller: CallerOf, body: Reason
 
 
 @router.post("/runs/{run_id}/resume", status_code=202, summary="Go on with a run that was cut off")
-async def resume(run_id: str, gateway: GatewayOf, caller: CallerOf, response: Response) -> Taken:
+async def resume(
+    run_id: str, gateway: GatewayOf, caller: CallerOf, response: Response, key: IdempotencyKey = None
+) -> Taken:
     """Go on with a run in a run of its own, when it is its turn; the old one stays as it is."""
     workspace, row = await gateway.find_run(caller, run_id)
+    name = None if key is None else f"resume/{run_id}/{key}"
+    if name is not None and (taken := await _taken_before(workspace, _owner(row), name)) is not None:
+        response.headers["Location"] = f"/v1/messages/{taken.message_id}"
+        return taken
     if is_child_id(row.session):
         raise ConflictError(
             f"run {run_id} is that of a sub-agent", hint="resume the run that has asked for it", run_id=run_id
@@ -117,7 +126,12 @@ async def resume(run_id: str, gateway: GatewayOf, caller: CallerOf, response: Re
         await _check_unfinished(session, run_id)
     gateway.admission.check()
     receipt = await workspace.inbox.submit(
-        row.session, f"Resume run {run_id}", kind="system", tenant=row.tenant, attachments=[{RESUME: run_id}]
+        row.session,
+        f"Resume run {run_id}",
+        kind="system",
+        tenant=row.tenant,
+        message_id=name,
+        attachments=[{RESUME: run_id}],
     )
     response.headers["Location"] = f"/v1/messages/{receipt.message_id}"
     return Taken.of(receipt)
@@ -148,6 +162,12 @@ async def _tasks_of(workspace: Workspace, run: StateRow) -> list[TaskEntry]:
             break
         seq = rows[-1].seq
     return found
+
+
+async def _taken_before(workspace: Workspace, owner: Owner, name: str) -> Taken | None:
+    """What was answered to the same request, which may have come to its end meanwhile."""
+    (row,) = await workspace.inbox.engine.store.find([Lookup(owner, route_key(Route()), name, 0)])
+    return None if row is None else Taken.of(receipt_of(row, duplicate=True))
 
 
 def _owner(row: StateRow) -> Owner:

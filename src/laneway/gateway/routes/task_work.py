@@ -25,6 +25,7 @@ from laneway.gateway.deps import checked_caller, gateway_of
 from laneway.gateway.lookup import find_task
 from laneway.gateway.views import REASON_MAX, View, router_of
 from laneway.kernel.task_board import LEASE_MAX_MS
+from laneway.kernel.task_entries import HELD
 from laneway.runtime.task_hall import CLAIM_MAX, NAME_MAX, NAMES_MAX, Guest
 from laneway.transports.wire import Desk, answer, lease_frame
 
@@ -131,12 +132,11 @@ class Failure(Ending):
     result: Any = Field(None, description="What there is all the same.")
 
 
-class Return(Start):
-    """A worker gives a task back."""
+class Return(Ending):
+    """A worker gives a task back, or an operator takes it from its worker."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"token": "…", "reason": "shutting down"}]})
 
-    reason: str = Field("", max_length=REASON_MAX)
     begun: StrictBool = Field(
         default=False, description="It had begun: a `write` is unknown then, anything else goes to another worker."
     )
@@ -328,7 +328,13 @@ async def fail(task_id: str, body: Failure, request: Request) -> Accepted:
 
 @router.post("/tasks/{task_id}/release", summary="Give a task back")
 async def release(task_id: str, body: Return, request: Request) -> Noted:
-    """Give a task back, so that another worker gets it. A lease that is gone already is no error."""
+    """Give a task back, so that another worker gets it. A lease that is gone already is no error.
+
+    Without `token` it is an operator who takes it from its worker, and needs the scope `operate`; it is kept in the
+    audit log.
+    """
+    if body.token is None:
+        return await _take_back(request, task_id, body)
     await _Visitor(request, checked_caller(request, Scope.WORKER)).release(
         task_id, body.token, body.reason, begun=body.begun
     )
@@ -349,6 +355,24 @@ async def _end_by_operator(request: Request, task_id: str, reason: str, result: 
             task_id=task_id,
         )
     return Accepted(accepted=True)
+
+
+async def _take_back(request: Request, task_id: str, body: Return) -> Noted:
+    gateway, caller = gateway_of(request), checked_caller(request, Scope.OPERATE)
+    workspace, task = await find_task(gateway, caller, task_id)
+    if task.state not in HELD:
+        raise _has_nobody(task_id)
+    facts = {"state": task.state, "command": task.command_type, "worker": task.worker}
+    await gateway.audit.record(caller, "task.release", task_id, reason=body.reason, **facts)
+    if not workspace.host.desk.take_back(task_id, body.reason or f"{caller.name} said so", begun=body.begun):
+        raise _has_nobody(task_id)
+    return Noted()
+
+
+def _has_nobody(task_id: str) -> ConflictError:
+    return ConflictError(
+        f"nobody has task {task_id!r} now", hint="GET /v1/tasks/{id} says how it is with it", task_id=task_id
+    )
 
 
 # ---- reading and writing ----

@@ -5,6 +5,7 @@ import { learnClock } from "./format.js";
 
 const WORKSPACE = "laneway.workspace";
 const TIMEOUT_MS = 60000;
+const PAGE = (/\/page\/([0-9a-f]+)\//.exec(import.meta.url) || [])[1] ?? "";
 const HERE = typeof location === "undefined" ? "http://localhost/" : location.href;
 
 /** The server understood, and said no. */
@@ -34,6 +35,9 @@ export const about = signal(null);
 
 /** Whose things the page is about. */
 export const place = signal({ workspace: keptWorkspace(), tenant: "" });
+
+/** Whether the server has another version of the page than this one: it was updated meanwhile. */
+export const isOutdated = signal(false);
 
 /** Whether the server answered the last time: `{ ok, since, error }`. */
 export const reach = signal({ ok: true, since: 0, error: null });
@@ -66,6 +70,7 @@ export async function readAbout(abort) {
   const names = found.workspaces.map((each) => each.name);
   if (place.value.workspace && !names.includes(place.value.workspace)) choosePlace({ workspace: "" });
   about.value = found;
+  isOutdated.value = found.page !== PAGE && PAGE !== "";
   return found;
 }
 

@@ -53,7 +53,7 @@ async function connect(self, { path, query, reads, onEvent, onState }) {
     if (!data || self.isClosed || abort.signal.aborted) return;
     const facts = JSON.parse(data);
     if (type === "close") ended = new Error(facts.detail || facts.reason || "the stream has ended");
-    else onEvent(type, facts, id);
+    else deliver(onEvent, type, facts, id);
   });
   try {
     const headers = { Accept: "text/event-stream" };
@@ -76,12 +76,19 @@ async function connect(self, { path, query, reads, onEvent, onState }) {
     }
     return ended;
   } catch (error) {
-    if (error instanceof TypeError && !abort.signal.aborted) return unreachable(error);
-    if (error.name !== "AbortError") reportError(error); // a mistake in what takes the events must be seen
-    return error;
+    return error instanceof TypeError && !abort.signal.aborted ? unreachable(error) : error;
   } finally {
     clearTimeout(timer);
     abort.abort();
+  }
+}
+
+/** A mistake in what takes the events is seen in the console, and does not end the stream: the next event may be fine. */
+function deliver(onEvent, type, facts, id) {
+  try {
+    onEvent(type, facts, id);
+  } catch (error) {
+    reportError(error);
   }
 }
 

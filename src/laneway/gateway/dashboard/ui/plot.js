@@ -6,7 +6,8 @@ import { html } from "./parts.js";
 import { isDark } from "./theme.js";
 
 /**
- * `x`: times in milliseconds. `series`: `[{ label, values, color, fill }]`, `color` being a CSS variable like "--run".
+ * `x`: times in milliseconds. `series`: `[{ label, values, color, fill, points }]`, `color` being a CSS variable like "--run";
+ * `points`: single values among nulls are seen, too.
  * `format(value)` writes a value. `label` says what is shown.
  */
 export function Plot({ series, x, height = 120, label, format = number }) {
@@ -76,7 +77,8 @@ function optionsOf(node, series, height, format) {
         stroke: color(each.color || "--accent"),
         fill: each.fill ? color(`${each.color || "--accent"}-soft`) : undefined,
         width: each.width ?? 1.5,
-        points: { show: false },
+        points: { show: each.points ?? false, size: 4 },
+        spanGaps: each.points ?? false,
       })),
     ],
   };

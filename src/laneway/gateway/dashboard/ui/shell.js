@@ -78,7 +78,7 @@ function Header({ isMenu, setMenu, openHelp }) {
 function Model({ workspace }) {
   if (workspace.scripted) {
     const words = "This model plays a script and understands nothing. Start the server with --model for a real one.";
-    return html`<span class="chip shell-model shell-scripted" title=${words}>Scripted model</span>`;
+    return html`<span class="chip shell-model shell-scripted" title=${words}>Scripted<span class="shell-model-more"> model</span></span>`;
   }
   return html`<span class="chip shell-model" title="The model of this workspace">${workspace.model}</span>`;
 }

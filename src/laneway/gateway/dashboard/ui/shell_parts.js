@@ -1,6 +1,6 @@
 /** Smaller parts of the frame: the token dialog, the state of the link, the help. */
 import { includes, token, useToken } from "../core/access.js";
-import { ask } from "../core/api.js";
+import { ask, isOutdated } from "../core/api.js";
 import { link } from "../core/live.js";
 import { duration, now, shown } from "../core/format.js";
 import { Dialog } from "./dialogs.js";
@@ -61,7 +61,11 @@ async function tryToken(secret, scope) {
 /** Says when the server is away, and what happens next. Nothing while all is well. */
 export function LinkState() {
   const { state, since, error, retryMs } = link.value;
-  if (state === "open" || state === "connecting") return html`<div class="shell-link" role="status"></div>`;
+  if (state === "open" || state === "connecting") {
+    return html`<div class="shell-link" role="status">${isOutdated.value ? html`<div class="shell-away">
+      <strong>The server was updated.</strong> This page is of the version before.
+      <${Button} onClick=${() => location.reload()}>Reload the page</${Button}></div>` : null}</div>`;
+  }
   if (state === "refused") {
     return html`<div class="shell-link" role="status"><div class="shell-away">
       <strong>No live updates.</strong> ${shown(error?.message ?? "")} ${shown(error?.hint ?? "")}</div></div>`;

@@ -1,5 +1,6 @@
 /** Short notes at the edge of the page: what was done, or why it was not. */
 import { h } from "preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { shown } from "../core/format.js";
 import { Icon } from "./icons.js";
@@ -36,8 +37,14 @@ function dismiss(id) {
 
 /** Where notes appear; the shell has one. */
 export function Toasts() {
-  const list = toasts.value.map((each) => h(Toast, { key: each.id, ...each }));
-  return h("div", { class: "toasts", role: "status", "aria-live": "polite" }, list);
+  const box = useRef(null);
+  const list = toasts.value;
+  useLayoutEffect(() => {
+    box.current.hidePopover();
+    if (list.length) box.current.showPopover(); // shown last: above a dialog that is open
+  }, [list]);
+  const notes = list.map((each) => h(Toast, { key: each.id, ...each }));
+  return h("div", { ref: box, class: "toasts", popover: "manual", role: "status", "aria-live": "polite" }, notes);
 }
 
 function Toast({ id, text, tone, hint, action }) {

@@ -26,12 +26,19 @@ function keep(value) {
 }
 
 function fresh() {
-  return { key: `guide-${newKey().slice(0, 8)}`, many: 0 };
+  const course = { key: `guide-${newKey().slice(0, 8)}`, many: 0 };
+  keep(course);
+  return course;
+}
+
+function begun() {
+  const course = kept();
+  return course.key ? course : fresh();
 }
 
 /** The guide. What it does is in a session of its own; leaving and coming back goes on where it was. */
 export default function Guide() {
-  const [course, setCourse] = useState(() => (kept().key ? kept() : fresh()));
+  const [course, setCourse] = useState(begun);
   const [state, setState] = useState(NOTHING);
   const change = (next) => {
     keep(next);
@@ -41,7 +48,7 @@ export default function Guide() {
   useStream(`/sessions/${encodeURIComponent(course.key)}/events`, hear, { query: { replay: "all" } });
   const again = () => {
     setState(NOTHING);
-    change(fresh());
+    setCourse(fresh());
   };
   const workspaces = about.value?.workspaces ?? [];
   const here = workspaces.find((each) => each.name === place.value.workspace) ?? workspaces[0];

@@ -79,7 +79,7 @@ export default function Lanes({ params, query }) {
     ${lost ? html`<${ErrorBox} error=${lost} />` : null}
     <${Totals} step=${step} />
     <div class="toolbar lane-tools">
-      <input type="search" class="lane-filter" placeholder="Filter by lane, session or tool  ( / )" aria-label="Filter lanes" value=${filter}
+      <input type="search" class="lane-filter" placeholder="Filter by lane, session or tool" aria-label="Filter lanes" value=${filter}
         ref=${search} onInput=${(event) => setFilter(event.target.value)} />
       <label class="lane-check"><input type="checkbox" checked=${onlyBusy} onChange=${(event) => setOnlyBusy(event.target.checked)} /> Only busy</label>
       <span class="dim num lane-shown">${isThere ? plural(traffic.lanes.size, "lane") : ""}</span>

@@ -23,8 +23,8 @@ export function Plots({ series, what, height = 96 }) {
       { label: "waiting", values: series.waiting, color: "--wait" },
     ]} />
     <${Plot} label=${`How long jobs of ${what} waited`} x=${series.times} height=${height} format=${duration} series=${[
-      { label: "half waited at most", values: series.wait_p50_ms, color: "--wait" },
-      { label: "95 % waited at most", values: series.wait_p95_ms, color: "--warn" },
+      { label: "half waited at most", values: series.wait_p50_ms, color: "--wait", points: true },
+      { label: "95 % waited at most", values: series.wait_p95_ms, color: "--warn", points: true },
     ]} />
   </div>`;
 }

@@ -2,6 +2,7 @@
 
 const BUSY_FOR_MS = 15000; // a session that has just done something keeps its place for a while: rows must not jump about
 const ROLES = ["session", "control", "query", "execute", "generate"];
+const TURNS = ["main", "subagent", "cron"];
 const SHARED_ORDER = { turns: 0, "": 1, model: 2, template: 3 };
 
 /** More slots than this are as good as no limit. */
@@ -67,10 +68,10 @@ export function shortName(track) {
   return track.kind === "shared" ? track.name : track.name.slice(track.name.lastIndexOf("/") + 1);
 }
 
-/** What a job is called where it stands. */
-export function jobName(job) {
+/** What a job is called where it stands; `inSession`: where its session is named already. */
+export function jobName(job, inSession = false) {
   if (job.foreign) return "another tenant";
-  if (job.kind === "turn") return job.session || job.label;
+  if (job.kind === "turn") return (inSession ? "turn" : job.session) || job.label;
   return job.tool || job.label || job.id;
 }
 
@@ -101,7 +102,7 @@ export function grouped(traffic) {
     else (track.role === "template" ? templates : shared).push(track.name);
   }
   const lane = (name) => traffic.lanes.get(name);
-  shared.sort((a, b) => (SHARED_ORDER[lane(a).role] ?? 1) - (SHARED_ORDER[lane(b).role] ?? 1) || compare(a, b));
+  shared.sort((a, b) => (SHARED_ORDER[lane(a).role] ?? 1) - (SHARED_ORDER[lane(b).role] ?? 1) || TURNS.indexOf(a) - TURNS.indexOf(b) || compare(a, b));
   templates.sort((a, b) => place(a) - place(b) || compare(a, b));
   for (const names of sessions.values()) names.sort((a, b) => sessionPlace(lane(a)) - sessionPlace(lane(b)) || compare(a, b));
   for (const names of workspaces.values()) names.sort(compare);

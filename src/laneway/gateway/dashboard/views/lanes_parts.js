@@ -10,7 +10,7 @@ const MODES = { external: "made by workers", hybrid: "watched by workers", mixed
 /** A head of a group: folds and unfolds it. */
 export function Head({ row, onFold }) {
   return html`<button type="button" class="lane-head" aria-expanded=${String(row.open)} onClick=${() => onFold(row)}>
-    <${Icon} name=${row.open ? "down" : "right"} />
+    <span class="lane-turn"><${Icon} name="right" /></span>
     <span class="lane-head-title">${shown(row.title)}</span>
     <span class="dim num">${number(row.count)}${row.busy === undefined ? "" : `, ${number(row.busy)} at work`}</span>
     ${row.note ? html`<span class="dim lane-head-note">${row.note}</span>` : null}
@@ -23,12 +23,12 @@ export function SessionRow({ row, onFold, onJob }) {
   const isStopped = row.tracks.some((track) => track.paused || track.closed_until_ms !== null);
   return html`<div class="lane-session">
     <button type="button" class="lane-fold" aria-expanded=${String(row.open)} onClick=${() => onFold(row)}
-      aria-label=${`Lanes of session ${shown(row.session)}`}><${Icon} name=${row.open ? "down" : "right"} /></button>
+      aria-label=${`Lanes of session ${shown(row.session)}`}><span class="lane-turn"><${Icon} name="right" /></span></button>
     <a class="lane-session-name" href=${href("chat", row.session)} title=${shown(row.session)}><${Text}>${row.session}</${Text}></a>
     ${row.workspace && row.workspace !== "default" ? html`<span class="chip">${shown(row.workspace)}</span>` : null}
     ${isStopped ? html`<${Badge} tone="warn">stopped</${Badge}>` : null}
     <span class="lane-session-jobs">
-      ${row.open ? null : jobs.slice(0, 8).map((job, at) => html`<${Cell} key=${job.id || at} job=${job} onJob=${onJob} />`)}
+      ${row.open ? null : jobs.slice(0, 8).map((job, at) => html`<${Cell} key=${job.id || at} job=${job} onJob=${onJob} inSession=${true} />`)}
       ${!row.open && jobs.length > 8 ? html`<span class="dim num">+${jobs.length - 8}</span>` : null}
       ${jobs.length ? null : html`<span class="dim">idle</span>`}
     </span>
@@ -36,10 +36,10 @@ export function SessionRow({ row, onFold, onJob }) {
 }
 
 /** One job, where it stands. */
-export function Cell({ job, onJob }) {
+export function Cell({ job, onJob, inSession = false }) {
   const isWaiting = job.state === "queued" || job.state === "scheduled";
   const tone = job.lent ? "lent" : isWaiting ? (job.position ? "wait" : "hold") : "run";
-  const name = shown(jobName(job));
+  const name = shown(jobName(job, inSession));
   const note = [
     `${name}: ${jobKind(job)}, ${job.lent ? "has lent its slot" : job.state}`,
     job.why ? shown(job.why) : "",
@@ -123,7 +123,7 @@ export function LaneRow({ row, isActive, draft, onDraft, onActive, onLane, onJob
     </div>
     <${Track} track=${track} onJob=${onJob} />
     <div class="lane-side">
-      <span class="lane-count num" title="slots taken, of all"><b>${number(track.running)}</b>
+      <span class="lane-count num" title="slots taken, of all"><b>${number(track.running)}</b>${" "}
         <span class="dim">/ ${track.concurrency >= UNLIMITED ? "∞" : number(track.concurrency)}</span></span>
       <span class="lane-wait num ${track.waiting ? "" : "dim"}" title="jobs that wait"><b>${number(track.waiting)}</b> <span class="dim">wait</span></span>
       <${Controls} track=${track} name=${name} draft=${draft} onDraft=${onDraft} />

@@ -1,5 +1,5 @@
 /** The overview: what runs, what waits and why, what needs somebody, and what one can do about it, at a glance. */
-import { ask, Refused } from "../core/api.js";
+import { about, ask } from "../core/api.js";
 import { number, plural } from "../core/format.js";
 import { useStream } from "../core/live.js";
 import { href } from "../core/router.js";
@@ -40,15 +40,10 @@ async function readAll(signal) {
     ask("/now", { signal }),
     ask("/attention", { signal }),
     ask("/sessions", { query: { limit: 1 }, signal }),
-    ask("/traffic/history", { signal }).catch(orNothing),
+    about.value?.shared ? ask("/traffic/history", { signal }) : null, // lanes belong to all: not everybody may see them
   ]);
   const approvals = attention.approvals.count ? await ask("/approvals", { signal }) : { items: [] };
   return { now, attention, history, approvals: approvals.items, isNew: !sessions.items.length };
-}
-
-function orNothing(error) {
-  if (error instanceof Refused) return null; // lanes belong to all tenants: not everybody may see them
-  throw error;
 }
 
 function Body({ data, reload }) {

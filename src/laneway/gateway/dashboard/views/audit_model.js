@@ -1,0 +1,130 @@
+/** What operators have done, in plain words. Pure: no page is needed. */
+
+const HOUR = 3600000;
+const DAY = 24 * HOUR;
+const SHOWN = 120;
+
+/** What one can ask for. */
+export const PERIODS = [["", "Any time"], ["1h", "Last hour"], ["24h", "Last 24 hours"], ["7d", "Last 7 days"], ["30d", "Last 30 days"]];
+const LENGTHS = { "1h": HOUR, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY };
+
+/** Areas of actions, for the filter. */
+export const AREAS = [
+  ["", "Everything"], ["lane", "Lanes"], ["limit", "Limits"], ["approval", "Approvals"], ["schedule", "Schedules"], ["ledger", "Ledger"],
+  ["dead_letter", "Dead letters"], ["task", "Tasks"], ["job", "Jobs"], ["token", "Tokens"], ["channel", "Channels"],
+];
+
+/** The filters of an address as the server is asked. */
+export function queryOf({ text = "", actor = "", action = "", target = "", period = "" }, nowMs) {
+  const from = LENGTHS[period] ? nowMs - LENGTHS[period] : undefined;
+  return { order: "newest", text: text.trim(), actor: actor.trim(), action, target: target.trim(), from_ms: from };
+}
+
+function short(text) {
+  const line = String(text ?? "").replace(/\s+/g, " ").trim();
+  return line.length > SHOWN ? `${line.slice(0, SHOWN - 1)}…` : line;
+}
+
+function quoted(text) {
+  return text ? ` “${short(text)}”` : "";
+}
+
+/** What one lane change says: "paused", "set to 4 at once". */
+function laneWords(facts) {
+  const parts = [];
+  if (facts.paused === true) parts.push("paused");
+  if (facts.paused === false) parts.push("resumed");
+  if (facts.concurrency !== undefined) parts.push(`set to ${facts.concurrency} at once`);
+  if (facts.mode !== undefined) parts.push(`made ${facts.mode}`);
+  const rest = Object.keys(facts).filter((name) => !["paused", "concurrency", "mode", "workspace", "token"].includes(name));
+  if (rest.length) parts.push(`changed ${rest.map((name) => name.replaceAll("_", " ")).join(", ")}`);
+  return parts;
+}
+
+function scheduleWords(facts) {
+  const isOnly = Object.keys(facts).every((name) => ["paused", "session_key", "token"].includes(name));
+  if (!isOnly || facts.paused === undefined) return "changed schedule";
+  return facts.paused ? "paused schedule" : "resumed schedule";
+}
+
+const VERBS = {
+  "limit.close": (each) => `closed limit ${each.target}`,
+  "limit.open": (each) => `opened limit ${each.target}`,
+  "approval.approve": (each) => `approved ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
+  "approval.deny": (each) => `denied ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
+  "schedule.add": (each) => `added a schedule for session ${each.target}${quoted(each.facts.text)}`,
+  "schedule.remove": (each) => `deleted schedule ${each.target}${inSession(each)}`,
+  "schedule.run": (each) => `sent schedule ${each.target} now${inSession(each)}`,
+  "schedule.change": (each) => `${scheduleWords(each.facts)} ${each.target}${inSession(each)}`,
+  "ledger.settle": (each) => `settled call ${each.target}`,
+  "token.create": (each) => `made token ${each.target}`,
+  "token.revoke": (each) => `revoked token ${each.target}`,
+  "job.cancel": (each) => `cancelled job ${each.target}`,
+};
+
+function inSession({ facts }) {
+  return facts.session_key ? ` of session ${facts.session_key}` : "";
+}
+
+/** An action in plain words, without who and why: "paused lane main". */
+export function sentenceOf(entry) {
+  const facts = entry.facts ?? {};
+  const known = { ...entry, facts };
+  if (entry.action === "lane.change") {
+    const parts = laneWords(facts);
+    const where = facts.workspace ? ` of workspace ${facts.workspace}` : "";
+    const [first = "", ...rest] = parts;
+    if (!["paused", "resumed"].includes(first)) return `changed lane ${entry.target}${where}: ${parts.join(", ") || "nothing"}`;
+    return [`${first} lane ${entry.target}${where}`, ...rest].join(", ");
+  }
+  if (VERBS[entry.action]) return VERBS[entry.action](known);
+  const [area = "", verb = ""] = entry.action.split(".");
+  if (!verb) return `${entry.action.replaceAll("_", " ")} ${entry.target}`.trim();
+  return `${past(verb)} ${area.replaceAll("_", " ").replaceAll("-", " ")} ${entry.target}`.trim();
+}
+
+const PAST = {
+  retry: "retried", edit: "edited", purge: "purged", cancel: "cancelled", stop: "stopped", send: "sent", run: "ran", fail: "failed",
+};
+
+function past(verb) {
+  if (PAST[verb]) return PAST[verb];
+  const words = verb.replaceAll("_", " ");
+  if (words.includes(" ") || words.endsWith("ed")) return words;
+  return words.endsWith("e") ? `${words}d` : `${words}ed`;
+}
+
+/** Where an action leads: the route and its parameters, or null. */
+export function targetOf(entry) {
+  const [area, verb] = entry.action.split(".");
+  const { target, facts = {} } = entry;
+  if (area === "lane") return ["lanes", { q: target }];
+  if (area === "limit") return ["limits"];
+  if (area === "approval") return ["approvals"];
+  if (area === "schedule") return verb === "add" ? ["chat", target] : ["schedules"];
+  if (area === "ledger") return ["ledger"];
+  if (area === "token") return ["tokens"];
+  if (area === "task") return ["tasks"];
+  if (area.startsWith("dead")) return ["letters"];
+  if (area === "run") return ["story", "run", target];
+  if (area === "message") return ["story", "message", target];
+  if (area === "session") return ["chat", target];
+  if (area === "job" && facts.session_key) return ["chat", facts.session_key];
+  return null;
+}
+
+/** The facts that are worth unfolding: everything but what the sentence says anyway. */
+export function factsOf(entry) {
+  return Object.fromEntries(Object.entries(entry.facts ?? {}).filter(([, value]) => value !== "" && value !== null));
+}
+
+/** Entries in groups by day, newest first: `[{ day, items }]`; the day in words of `dayOf(ms)`. */
+export function byDay(items, dayOf) {
+  const groups = [];
+  for (const each of items) {
+    const day = dayOf(each.at_ms);
+    if (groups.at(-1)?.day !== day) groups.push({ day, items: [] });
+    groups.at(-1).items.push(each);
+  }
+  return groups;
+}

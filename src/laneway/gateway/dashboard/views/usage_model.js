@@ -1,0 +1,94 @@
+/** Usage: periods, series and shares. Pure: no page is needed. */
+
+const HOUR = 3600000;
+const DAY = 24 * HOUR;
+
+/** What one can look at: name and words. */
+export const PERIODS = [["today", "Today"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"], ["all", "All time"]];
+export const GROUPS = [["session", "Session"], ["model", "Model"], ["run", "Run"], ["workspace", "Workspace"], ["day", "Day"]];
+const LENGTHS = { today: 1, "7d": 7, "30d": 30, "90d": 90 };
+
+/** When a period begins: midnight here, so many days back; 0 for all time. */
+export function beginOf(period, nowMs) {
+  const days = LENGTHS[period];
+  if (!days) return 0;
+  const at = new Date(nowMs);
+  at.setHours(0, 0, 0, 0);
+  at.setDate(at.getDate() - (days - 1));
+  return at.getTime();
+}
+
+/** A known period, whatever an address says. */
+export function periodOf(text) {
+  return PERIODS.some(([name]) => name === text) ? text : "7d";
+}
+
+/** A known grouping. */
+export function groupOf(text) {
+  return GROUPS.some(([name]) => name === text) ? text : "session";
+}
+
+/** The days of an answer as series for a plot: days without a call are there with 0. */
+export function daySeries(items, fromMs, nowMs) {
+  const known = new Map(items.map((each) => [each.key, each]));
+  const first = fromMs || (items.length ? Date.parse(`${items[0].key}T00:00:00`) : nowMs);
+  const x = [];
+  const input = [];
+  const output = [];
+  const cost = [];
+  const at = new Date(first);
+  at.setHours(0, 0, 0, 0);
+  while (at.getTime() <= nowMs && x.length < 1000) {
+    const found = known.get(dayOf(at));
+    x.push(at.getTime());
+    input.push(found?.input_tokens ?? 0);
+    output.push(found?.output_tokens ?? 0);
+    cost.push(found?.cost ?? 0);
+    at.setDate(at.getDate() + 1);
+  }
+  return { x, input, output, cost };
+}
+
+function dayOf(at) {
+  return `${at.getFullYear()}-${String(at.getMonth() + 1).padStart(2, "0")}-${String(at.getDate()).padStart(2, "0")}`;
+}
+
+/** In and out. */
+export function tokensOf(part) {
+  return part.input_tokens + part.output_tokens;
+}
+
+/** How large a part is beside the largest: by cost if any is known, else by tokens; 0 to 100. */
+export function shareOf(part, items) {
+  const isPriced = items.some((each) => each.cost);
+  const size = (each) => (isPriced ? (each.cost ?? 0) : tokensOf(each));
+  const most = Math.max(...items.map(size), 0);
+  return most > 0 ? Math.round((size(part) / most) * 100) : 0;
+}
+
+/** What is known about prices, in words; "" if all calls have one. */
+export function priceNote(total) {
+  if (!total.calls || total.priced_calls === total.calls) return "";
+  if (!total.priced_calls) return "No price is known of these models, so the cost is not known.";
+  return `A price is known of ${total.priced_calls} of ${total.calls} calls; the others are not in the cost.`;
+}
+
+const WORDS = {
+  max_tool_rounds: "Rounds of a run",
+  max_output_tokens: "Tokens of one answer",
+  max_execution_time_ms: "Time of a run",
+  max_calls_per_answer: "Calls of tools in one answer",
+  thinking_budget: "Tokens for thinking",
+  max_parallel_tasks: "Sub-agents of a run at once",
+  max_subagents: "Sub-agents at once",
+  max_subagent_depth: "Sub-agents below each other",
+};
+
+/** Limits of runs as rows: words, what was used, how full (0 to 100, null if there is no limit or no measure), a tone. */
+export function limitRows(items) {
+  return items.map((each) => {
+    const full = each.limit && each.used !== null ? Math.min(100, Math.round((each.used / each.limit) * 100)) : null;
+    const tone = full === null ? "off" : full >= 90 ? "bad" : full >= 70 ? "warn" : "ok";
+    return { ...each, words: WORDS[each.name] ?? each.name, full, tone };
+  });
+}
