@@ -8,7 +8,7 @@ nearest known one. The small ones are frozen records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, cast
 
 from laneway.checked import (
@@ -51,6 +51,7 @@ __all__ = (
     "RetryPolicyConfig",
     "SessionOptions",
     "SessionQueueConfig",
+    "SessionRetentionLimits",
     "Switch",
     "lane_named",
     "merge",
@@ -165,6 +166,36 @@ class RateLimitConfig:
         assert self.max_operations is not None
         makers = {"per_second": RateLimit.per_second, "per_minute": RateLimit.per_minute}
         return makers.get(self.limit_type, RateLimit.per_hour)(self.max_operations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRetentionLimits:
+    """How much a session keeps in memory of what is over; None: all of it. What is oldest goes first.
+
+    What runs, waits or is unknown is never dropped, nor what the model still hears. A store keeps everything all the
+    same: these are bounds of memory.
+    """
+
+    max_runs_retained: int | None = None
+    max_events_per_run: int | None = None
+    max_trace_events: int | None = None
+    max_terminal_subagent_tasks: int | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None:
+                check_whole(value, setting=each.name, least=0, most=COUNT_MAX)
+
+    @classmethod
+    def usual(cls) -> SessionRetentionLimits:
+        """What holds where nobody says anything: generous, and flat."""
+        return cls(
+            max_runs_retained=1_000,
+            max_events_per_run=100_000,
+            max_trace_events=10_000,
+            max_terminal_subagent_tasks=100,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,6 +555,7 @@ class SessionOptions(Checked):
     budget_on_error: Literal["allow", "deny"] | None = None
     budget_guard_timeout_ms: int | None = None
     budgets: Iterable[Budget | Mapping[str, Any]] | None = None
+    retention_limits: SessionRetentionLimits | Mapping[str, Any] | None = None
     host: Any = None
     tenant_id: str | None = None
     principal: str | None = None
@@ -572,6 +604,7 @@ class SessionOptions(Checked):
         "budget_on_error": optional(word("allow", "deny")),
         "budget_guard_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
         "budgets": optional(_each(record(Budget))),
+        "retention_limits": optional(record(SessionRetentionLimits)),
         "host": anything,
         "tenant_id": optional(identity_label),
         "principal": optional(identity_label),

@@ -131,7 +131,8 @@ class Run:
         self.waits_for = ""  # why it does nothing at the moment
         self.model_job: Job[Answer] | None = None
         self.clock = RoundClock(self.wall)
-        self.log = EventLog()  # what it has told, for those who begin to watch late
+        # What it has told, for those who begin to watch late.
+        self.log = EventLog(session.settings.retention_limits.max_events_per_run)
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
         settings = self.session.settings

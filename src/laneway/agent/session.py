@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
@@ -134,6 +135,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self._waiting: dict[str, list[AgentStream]] = {}  # by message, until its run begins
         self._ends: dict[str, BaseException] = {}  # by message: why its run failed, for those who wait for it
         self._watchers: list[EventStream] = []
+        self._traces: deque[AgentEvent] = deque(maxlen=settings.retention_limits.max_trace_events)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session_id!r} in {self._workspace!r}>"
@@ -542,6 +544,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
                 self._run = None
             self._at_work.discard(run)
             run.leave()
+            self.book.retain(self.settings.retention_limits.max_runs_retained, {each.id for each in self._at_work})
             if not self.skills.is_left(run):  # it was cancelled: nobody waits for hooks then
                 left = asyncio.get_running_loop().create_task(self.skills.leave(run), name="laneway-skill-left")
                 self._agent.keep(left)
@@ -554,7 +557,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     def follow(self, messages: Iterable[str], run: Run) -> None:
         """These messages are part of this run."""
         for message in messages:
-            self._run_of[message] = (run, len(run.log.events))
+            self._run_of[message] = (run, run.log.place)
             self.host.followed[message] = self
             for stream in self._waiting.pop(message, ()):
                 self._following.setdefault(run.id, []).append(stream)
@@ -568,7 +571,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         known = self._run_of.get(message)
         if known is not None:
             run, since = known
-            for event in run.log.events[since:]:
+            for event in run.log.since(since):
                 stream.push(event)
             self._following.setdefault(run.id, []).append(stream)
             return
@@ -635,9 +638,11 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     def emit_event(self, event: AgentEvent, run_id: str = "") -> None:
         """Tell whoever watches."""
         run = self._runs.get(run_id)
-        if not self._watchers and run_id not in self._following and run is None:
+        if event.ephemeral and not self._watchers and run_id not in self._following and run is None:
             return
         stamped = self._stamped(event, run_id)
+        if not event.ephemeral:
+            self._traces.append(stamped)
         if run is not None:
             run.log.add(stamped)
         for stream in list(self._following.get(run_id, ())):

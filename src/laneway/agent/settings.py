@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from laneway.mail import Mode, QueueOptions
-from laneway.options import SessionOptions, SessionQueueConfig, merge
+from laneway.options import SessionOptions, SessionQueueConfig, SessionRetentionLimits, merge
 from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
 from laneway.spending import Budget
@@ -54,6 +54,7 @@ class SessionSettings:
     budget_on_error: str = "allow"
     budget_guard_timeout_ms: int = 5_000
     budgets: tuple[Budget, ...] = ()
+    retention_limits: SessionRetentionLimits = field(default_factory=SessionRetentionLimits.usual)
     tenant_id: str | None = None
     principal: str | None = None
     agent_template_id: str | None = None

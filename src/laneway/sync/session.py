@@ -191,6 +191,7 @@ class Session(Twin[AsyncSession]):
     principal = on_loop(AsyncSession.principal)
     agent_template_id = on_loop(AsyncSession.agent_template_id)
     correlation_id = on_loop(AsyncSession.correlation_id)
+    trace_events = on_loop(AsyncSession.trace_events)
     emit = awaited(AsyncSession.emit)
     passivate = awaited(AsyncSession.passivate)
     set_budget_guard = on_loop(AsyncSession.set_budget_guard)
