@@ -293,8 +293,10 @@ async def whole_round(workspace: Workspace, row: StateRow, number: int) -> Whole
 # ---- what else belongs to a run ----
 
 
-async def messages_told(history: History, run: Mapping[str, Any]) -> list[MessageTold]:
+async def messages_told(history: History, run: Mapping[str, Any], events: Sequence[EventRow]) -> list[MessageTold]:
     """The messages of a run: those it began over, and those that came in."""
+    taken = ("message.started", "message.injected")
+    heard = {event.message_id: event.at_ms for event in events if event.type in taken}
     roles = {
         **dict.fromkeys(run.get("summarized", []), "summarized"),
         **dict.fromkeys(run.get("messages", []), "began"),
@@ -315,6 +317,7 @@ async def messages_told(history: History, run: Mapping[str, Any]) -> list[Messag
                 sender="" if sender is None else sender.name or sender.id,
                 disposition=row.state,
                 arrived_ms=row.arrived_ms,
+                heard_ms=heard.get(message_id),
             )
         )
     return sorted(told, key=lambda each: each.arrived_ms)

@@ -135,6 +135,7 @@ class MessageTold(View):
     sender: str = ""
     disposition: str
     arrived_ms: int
+    heard_ms: int | None = Field(default=None, description="When the run took it.")
 
 
 class RunTale(View):

@@ -98,7 +98,7 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
         resumed_from=rounds.resumed_from or None,
         resumed_by=rounds.resumed_by or None,
         parent_session=parent_of(row.session),
-        messages=await messages_told(history, facts),
+        messages=await messages_told(history, facts, events),
         rounds=rounds.told(),
         rounds_before=rounds.before,
         approvals=await approvals_told(history, events),
