@@ -14,6 +14,7 @@ const LIMIT = 50;
 const READ_MS = 500; // what happens at once is read once
 const TELLS = new Set(["tool_end", "run_resumed", "background_end", "turn.started", "turn.ended", "end", "error"]);
 
+/** The view: unknown outcomes first, then everything, newest first. */
 export default function Ledger({ query }) {
   const asked = { state: query.state ?? "", session: query.session ?? "", tool: query.tool ?? "", run: query.run ?? "" };
   const names = [asked.state, asked.session, asked.tool, asked.run];
@@ -128,11 +129,12 @@ function Unknown({ entries, marks, setMarks, onSettle, pages }) {
 function Entry({ entry, mark, onSettle }) {
   const isOpen = entry.arguments !== null && entry.arguments !== undefined;
   const run = html`<a href=${href("story", "run", entry.run_id)}>run ${shown(entry.run_id)}</a>`;
+  const again = entry.attempt > 1 ? `, attempt ${entry.attempt}` : "";
   const session = html`<a href=${href("chat", entry.session_key)}>${shown(entry.session_key)}</a>`;
   return html`<div class="ledger-entry">
     <div class="row">${mark}<strong class="mono">${shown(entry.tool)}</strong>
       <${Badge} tone=${stateTone(entry.state)}>${entry.state}</${Badge}><span class="dim">${entry.effect}</span></div>
-    <p>It began <${Time} ms=${entry.started_ms} /> in session ${session}, ${run}${entry.attempt > 1 ? `, attempt ${entry.attempt}` : ""}.</p>
+    <p>It began <${Time} ms=${entry.started_ms} /> in session ${session}, ${run}${again}.</p>
     ${entry.reason ? html`<p class="dim"><${Text}>${entry.reason}</${Text}></p>` : null}
     ${isOpen ? html`<${Json} value=${entry.arguments} />` : html`<p class="dim">Its arguments are in the story of its run.</p>`}
     ${entry.state === "unknown"

@@ -35,6 +35,7 @@ function useSoon(reload) {
   };
 }
 
+/** The view of `story/message/<id>` and `story/run/<id>`. */
 export default function Story({ params }) {
   const [kind, id] = params;
   if (!id || (kind !== "message" && kind !== "run")) {
