@@ -86,7 +86,8 @@ function roundItems(run, steered) {
 }
 
 function lineItems(run, steered) {
-  const lines = [...run.lines.values()].sort((a, b) => a.seq - b.seq);
+  const entered = [...run.entered].map(([messageId, seq]) => ({ seq, role: "user", messageId }));
+  const lines = [...run.lines.values(), ...entered].sort((a, b) => a.seq - b.seq);
   return lines.flatMap((line) => {
     if (line.role === "assistant") return [{ kind: "text", key: `line-${line.seq}`, text: line.text }];
     return run.steered.includes(line.messageId) ? steered([line.messageId]) : [];

@@ -29,6 +29,7 @@ function useBlocks(chat) {
 }
 
 function Waiting({ chat, store }) {
+  store.version.value;
   const all = waitingOf(chat);
   const own = all.filter((each) => store.own.has(each.id));
   const shown = [...new Set([...all.slice(0, WAITING_SHOWN), ...own.slice(-WAITING_SHOWN)])];

@@ -274,6 +274,7 @@ function onMessage(chat, type, facts) {
     const run = runOf(chat, facts.turn_id);
     run.messages = run.messages.filter((id) => id !== message.id);
     add(run.steered, [message.id]);
+    run.entered.set(message.id, facts.seq);
     run.v += 1;
   }
   if (isFinalMessage(message.state) || (facts.seq && facts.seq <= message.eventSeq)) return;

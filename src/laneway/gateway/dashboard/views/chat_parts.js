@@ -1,7 +1,7 @@
 /** What a chat is made of: messages, runs with their rounds, calls, plans and sub-agents. */
 import { duration, money, number, plural, shown } from "../core/format.js";
 import { href } from "../core/router.js";
-import { Badge, Button, Component, Copy, Countdown, html, Icon, Json, Since, Text, Time, useState } from "../ui/parts.js";
+import { Badge, Button, Clock, Component, Copy, Countdown, html, Icon, Json, Since, Text, useState } from "../ui/parts.js";
 import { becameOf, callStatus, canResume, canRetry, contentOf, openersOf, statusOf } from "./chat_blocks.js";
 import { isFinalRun } from "./chat_model.js";
 
@@ -42,7 +42,7 @@ export function Became({ message, store }) {
   return html`<div class="chat-became">
     ${end ? html`<${Badge} tone=${end.tone}>${end.text}</${Badge}>` : null}
     ${end?.reason ? html`<span class="dim"><${Text}>${end.reason}</${Text}></span>` : null}
-    ${message.arrivedMs ? html`<span class="dim"><${Time} ms=${message.arrivedMs} /></span>` : null}
+    ${message.arrivedMs ? html`<span class="dim"><${Clock} ms=${message.arrivedMs} /></span>` : null}
     <a href=${href("story", "message", message.id)} aria-label="Story of this message">Story</a>
     ${canRetry(message) ? html`<${Button} kind="quiet" icon="refresh" onClick=${() => store.retry(message)}>Send again</${Button}>` : null}
     ${reply ? html`<div class="chat-reply"><${Text} block>${reply}</${Text}></div>` : null}

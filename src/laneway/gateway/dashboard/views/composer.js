@@ -18,6 +18,7 @@ function Completion({ id, list, at, onPick }) {
 /** What a message does now, and what is written about the queue. */
 function Effect({ mode, store, editing }) {
   if (editing) return html`<span>Changes a message that waits. Esc leaves it as it is.</span>`;
+  store.version.value; // a component that reads a signal is drawn again only when one of its own has changed
   const run = store.live();
   const waiting = store.waitingCount.value;
   return html`<span>${effectOf(mode, run ? { state: run.state, isEnding: run.isEnding, waiting } : { waiting })}</span>`;
