@@ -23,7 +23,8 @@ export function Shell({ readAbout }) {
   const at = route.value;
   useEffect(() => setMenu(false), [at]);
   useEffect(() => {
-    if (isMenu) document.querySelector("#shell-nav a[aria-current], #shell-nav a")?.focus();
+    const nav = document.getElementById("shell-nav");
+    if (isMenu) (nav.querySelector("a[aria-current]") ?? nav.querySelector("a")).focus();
   }, [isMenu]);
   useEffect(() => {
     if (load.error?.status === 401 || load.error?.status === 403) {
