@@ -21,7 +21,6 @@ from tests.server_process import until
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 CONFIG: Final = """
-name: shop
 default_model: scripted
 lanes: {main: 6}
 queue:
@@ -50,7 +49,9 @@ WAITING: Final = {"support:ana": ["and the invoice?", "please hurry"], "release"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take them all."""
-    parser = argparse.ArgumentParser(prog="python -m tests.browser.pictures", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.browser.pictures", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--into", type=Path, default=IMAGES)
     options = parser.parse_args(arguments)
     options.into.mkdir(parents=True, exist_ok=True)
@@ -99,6 +100,9 @@ def _take(browser: Browser, served: Served, folder: Path) -> None:
         page = context.new_page()
         page.goto(f"{served.url}/#token={served.admin}&to={path.removeprefix('#')}")
         _at_rest(page)
+        if path == "#/lanes":
+            page.get_by_label("Only busy").check()
+            page.wait_for_timeout(500)
         file = folder / f"dashboard-{name}.png"
         page.screenshot(path=file)
         print(f"{file.name}: {file.stat().st_size // 1000} KB")

@@ -17,7 +17,17 @@ from tests.browser.stage import HOSTILE, Served, allow, check_harmless
 pytestmark = pytest.mark.slow
 
 SEEN = "onerror"  # of the first of them, which is in most fields
-SHOWN_IN = ("#/", "#/sessions", "#/approvals", "#/tasks", "#/workers", "#/letters", "#/ledger", "#/schedules", "#/audit")
+SHOWN_IN = (
+    "#/",
+    "#/sessions",
+    "#/approvals",
+    "#/tasks",
+    "#/workers",
+    "#/letters",
+    "#/ledger",
+    "#/schedules",
+    "#/audit",
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +54,8 @@ def test_an_address_that_somebody_made_up_is_a_text(lived_in: LivedIn, open_page
     allow(page, "status of 404", "status of 400", "status of 422")  # there is no such thing
     for text in HOSTILE:
         for view in ("nowhere", "chat", "story/run", "story/message", "sessions"):
-            page.evaluate("([view, text]) => { location.hash = `#/${view}/${encodeURIComponent(text)}`; }", [view, text])
+            page.evaluate(
+                "([view, text]) => { location.hash = `#/${view}/${encodeURIComponent(text)}`; }", [view, text]
+            )
             expect(page.locator("main h1, main .error-box").first).to_be_visible()
             check_harmless(page)
