@@ -75,7 +75,7 @@ def _busy(served: Served) -> None:
     until(lambda: served.api("GET", f"/v1/messages/{told['message_id']}")["outcome"])
     for key, text in SESSIONS.items():
         served.send(key, text)
-    until(lambda: served.api("GET", "/v1/now")["running"] >= 6)  # noqa: PLR2004 - as wide as the lane is
+    until(lambda: served.api("GET", "/v1/now")["running"] >= 6)
     for key, texts in WAITING.items():
         for text in texts:
             served.send(key, text)

@@ -24,7 +24,8 @@ FOCUS = """() => {
   const one = document.activeElement;
   const style = getComputedStyle(one);
   const isSeen = style.outlineStyle !== "none" || style.boxShadow !== "none";
-  return { name: one.getAttribute("aria-label") || one.title || one.textContent.trim().slice(0, 60), isSeen, tag: one.tagName };
+  const name = one.getAttribute("aria-label") || one.title || one.textContent.trim().slice(0, 60);
+  return { name, isSeen, tag: one.tagName };
 }"""
 TABS_MAX = 80
 

@@ -90,7 +90,7 @@ export function Log({ store, empty, onEdit, onFocusBack }) {
   // A window that becomes lower (a keyboard on a phone, a longer message) still shows the end.
   useEffect(() => {
     const observer = new ResizeObserver(() => {
-      if (follows.current) node.current.scrollTop = node.current.scrollHeight;
+      if (follows.current && node.current) node.current.scrollTop = node.current.scrollHeight;
     });
     observer.observe(node.current);
     return () => observer.disconnect();
