@@ -154,6 +154,13 @@ export function takePending(chat, items) {
   return told;
 }
 
+/** Somebody here knows what a message says: it was sent from here. */
+export function takeText(chat, id, text) {
+  const message = messageOf(chat, id);
+  if (!message.isKnown) know(chat, message, { text });
+  return message;
+}
+
 function know(chat, message, facts) {
   if (facts.arrivedMs === undefined || !facts.arrivedMs) delete facts.arrivedMs;
   Object.assign(message, facts, { isKnown: true });

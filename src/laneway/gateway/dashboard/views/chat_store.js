@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { ask, newKey } from "../core/api.js";
 import { follow } from "../core/streams.js";
 import { gathered, keep } from "./chat_keep.js";
-import { isWaiting, liveRun, messageOf, newChat, reopened, takeEvent, takeMessage, takePast, takePending } from "./chat_model.js";
+import { isWaiting, liveRun, messageOf, newChat, reopened, takeEvent, takeMessage, takePast, takePending, takeText } from "./chat_model.js";
 import { foldRun, newRun } from "./chat_run.js";
 import { isWorthAgain, outboxOf, pauseOf } from "./composer_model.js";
 
@@ -291,11 +291,7 @@ export class ChatStore {
   taken(receipt, text) {
     const id = receipt.sent ?? receipt.message_id;
     this.own.add(id);
-    const message = messageOf(this.chat, id);
-    if (!message.isKnown && id === receipt.message_id) {
-      Object.assign(message, { text, isKnown: true, v: message.v + 1 });
-      this.chat.unread.delete(id);
-    }
+    const message = id === receipt.message_id ? takeText(this.chat, id, text) : messageOf(this.chat, id);
     if (!message.state) {
       Object.assign(message, { state: receipt.disposition, position: receipt.position, reason: receipt.reason });
       this.chat.shape += 1;

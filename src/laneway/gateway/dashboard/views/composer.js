@@ -135,10 +135,10 @@ export function Composer({ store, given, onHelp }) {
         ${editing ? "Change" : "Send"}</${Button}>
     </div>
     <div class="composer-foot">
-      <label class="composer-mode"><span class="visually-hidden">Mode</span>
-        <select value=${mode} onChange=${(event) => setMode(event.target.value)} disabled=${Boolean(editing)}>
-          ${MODES.map((each) => html`<option key=${each} value=${each}>${modeName(each, own || "queue's own")}</option>`)}
-        </select></label>
+      <select class="composer-mode" aria-label="Mode" value=${mode} disabled=${Boolean(editing)}
+        onChange=${(event) => setMode(event.target.value)}>
+        ${MODES.map((each) => html`<option key=${each} value=${each}>${modeName(each, own || "queue's own")}</option>`)}
+      </select>
       <span class="composer-effect dim" id="${id}-effect">
         <${Effect} mode=${mode || own || "collect"} store=${store} editing=${editing} /></span>
       ${editing ? html`<${Button} kind="quiet" onClick=${leaveEditing}>Leave it</${Button}>` : null}
