@@ -268,9 +268,7 @@ def _greet(gateway: Gateway, launch: Launch, out: TextIO, err: TextIO) -> None:
     if err.isatty():
         _say(
             err,
-            _folded(
-                f"  Ctrl-C stops it. In another terminal: {_command()} chat"
-            ),
+            _folded(f"  Ctrl-C stops it. In another terminal: {_command()} chat"),
         )
 
 

@@ -27,8 +27,9 @@ class WaitTold(View):
     """Something that was waited for."""
 
     kind: str = Field(
-        description="`run`: another run of its session; `lane`: a slot; `held`: somebody set it aside; `limit`: a "
-        "provider takes no calls; `retry`: the model failed; `paused`: its session was; `compacting`."
+        description="`run`: another run of its session; `lane`: a slot; `held`: somebody set it aside; `boundary`: the "
+        "next safe point of a run; `limit`: a provider takes no calls; `retry`: the model failed; `paused`: its session "
+        "was; `compacting`: the conversation was summarised."
     )
     reason: str = ""
     began_ms: int

@@ -10,13 +10,13 @@ const FAILED = ["error", "timed_out", "unknown"];
 /** What the kinds of bars are called in the key below them. */
 export const KINDS = {
   model: "model", tool: "tool", failed: "failed", run: "run before it", lane: "lane", worker: "worker",
-  approval: "approval", limit: "limit", retry: "retry", held: "held", paused: "paused", compacting: "compacting",
+  boundary: "safe point", approval: "approval", limit: "limit", retry: "retry", held: "held", paused: "paused", compacting: "compacting",
 };
 
 const WAITS = {
   run: "another run of its session", lane: "a slot", held: "somebody who set it aside", limit: "the provider's limit",
   retry: "the next try of the model", paused: "the session to be resumed", compacting: "the conversation to be summarised",
-  approval: "an approval", worker: "a worker",
+  approval: "an approval", worker: "a worker", boundary: "the next safe point of a run",
 };
 
 /** What a kind of wait is for, in words. */

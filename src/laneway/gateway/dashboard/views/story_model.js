@@ -35,7 +35,12 @@ export function whyNow(run, message) {
     return { text: reason, tone: message.message.disposition === "held" ? "warn" : "wait", since: message.message.arrived_ms };
   }
   if (!run) return message ? messageEnd(message.message) : { text: "", tone: "off", since: null };
-  if (run.is_over) return runEnd(run.run);
+  if (run.is_over) {
+    const end = runEnd(run.run);
+    const state = message?.message.disposition;
+    const text = ["merged", "steered"].includes(state) ? `${becameWords(state)}. ${end.text.replace(/^It /, "The run ")}` : end.text;
+    return { ...end, text };
+  }
   const asked = run.approvals.find((each) => each.state === "pending");
   if (asked) {
     const text = `Waits for an approval of ${asked.action}.`;
@@ -107,7 +112,8 @@ export function steps(run, message) {
   for (const each of message?.steps ?? []) if (!each.run_id || each.type.startsWith("message.")) event(found, each, "m");
   for (const each of message?.waits ?? []) {
     const title = `${each.ended_ms === null ? "Waits" : "Waited"} for ${waitWords(each.kind)}`;
-    found.push({ key: `w-${found.length}`, at: each.began_ms, order: 1, what: "wait", title, text: each.reason, tone: "wait", wait: each });
+    const key = each === message.waits[0] ? "message" : `w-${found.length}`; // the line of bars leads to the first
+    found.push({ key, at: each.began_ms, order: 1, what: "wait", title, text: each.reason, tone: "wait", wait: each });
   }
   if (run) runSteps(found, run, message);
   return found.sort((a, b) => a.at - b.at || a.order - b.order);
@@ -115,14 +121,20 @@ export function steps(run, message) {
 
 function event(found, step, from) {
   if (SILENT.has(step.type) && from === "r") return;
-  const ended = step.type === "message.ended" ? becameWords(step.facts.state) : null;
+  const ended = step.type === "message.ended" ? messageEnded(step.facts) : null;
   const title = step.type === "turn.ended" ? `The run ended: ${step.facts.state}` : ended ?? eventTitle(step);
   const facts = step.type === "message.accepted" && step.facts.position ? `place ${step.facts.position}, mode ${step.facts.mode}` : "";
   const actor = step.actor && step.actor !== "inbox" ? `by ${step.actor}` : "";
-  const text = [facts, step.reason, actor].filter(Boolean).join("; ");
+  const reason = step.reason === "the handler returned" ? "" : step.reason;
+  const text = [facts, reason, actor].filter(Boolean).join("; ");
   const bad = ["failed", "dropped", "dead_lettered", "rejected", "expired"].includes(step.facts.state);
   const key = `e-${from}-${found.length}`;
   found.push({ key, at: step.at_ms, order: endOrder(step.type), what: "event", title, text, tone: bad ? "bad" : "off" });
+}
+
+function messageEnded({ state, outcome }) {
+  const how = outcome ? `: ${outcome}` : "";
+  return ["ran", "merged", "steered"].includes(state) ? `The message ended (${state})${how}` : becameWords(state);
 }
 
 function endOrder(type) {
