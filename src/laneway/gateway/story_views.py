@@ -28,8 +28,8 @@ class WaitTold(View):
 
     kind: str = Field(
         description="`run`: another run of its session; `lane`: a slot; `held`: somebody set it aside; `boundary`: the "
-        "next safe point of a run; `limit`: a provider takes no calls; `retry`: the model failed; `paused`: its session "
-        "was; `compacting`: the conversation was summarised."
+        "next safe point of a run; `limit`: a provider takes no calls; `retry`: the model failed; `paused`: its "
+        "session was; `compacting`: the conversation was summarised."
     )
     reason: str = ""
     began_ms: int
