@@ -113,9 +113,11 @@ const OUTCOMES = {
 };
 const WAITS = { queued: "waits", parked: "goes into the run at its next step", held: "held back" };
 
+const RUNS_ON = /^\S+ has run for \d+ ms$/; // true when it was said, and no longer
+
 /** What has become of a message: `{ tone, text, reason }`; null if that goes without saying. */
 export function becameOf(message) {
-  const reason = message.reason || "";
+  const reason = (message.reason || "").replace(RUNS_ON, "a run goes on");
   if (isWaiting(message.state)) {
     const place = message.state !== "parked" && message.position ? `, place ${message.position}` : "";
     return { tone: message.state === "held" ? "warn" : "wait", text: `${WAITS[message.state]}${place}`, reason };
