@@ -198,6 +198,25 @@ def test_a_view_that_cannot_be_loaded_says_so_and_can_be_tried_again(server: Ser
     expect(page.get_by_role("button", name="New token")).to_be_visible()
 
 
+def test_another_workspace_is_chosen_in_the_header_and_kept_in_the_tab(
+    serve: Callable[..., Served], open_page: OpenPage
+) -> None:
+    agent = "default_model: scripted\npermissions: {default_decision: allow}\n"
+    files = {"shop/agent.yaml": agent, "lab/agent.yaml": agent}
+    server = serve(files=files, arguments=("--workspace", "shop", "--workspace", "lab"))
+    server.api("POST", "/v1/sessions/tills/messages", {"text": "hello"}, headers={"Laneway-Workspace": "lab"})
+    page = open_page(server, "#/sessions")
+    chooser = page.get_by_label("Workspace")
+    expect(chooser).to_have_value("shop")
+    expect(page.get_by_text("tills")).to_have_count(0)
+    chooser.select_option("lab")
+    expect(page.get_by_text("tills").first).to_be_visible()
+    page.reload()
+    expect(chooser).to_have_value("lab")
+    expect(page.get_by_text("tills").first).to_be_visible()
+    check_axe(page)
+
+
 # ---- the server goes away ----
 
 
