@@ -42,7 +42,7 @@ export function fold(traffic, type, facts) {
   for (const each of facts.lanes ?? []) {
     const track = filled(each);
     const before = lanes.get(track.name);
-    if (!before || before.kind !== track.kind || before.session !== track.session || before.workspace !== track.workspace) traffic.shape += 1;
+    if (!before || ["kind", "session", "workspace"].some((each) => before[each] !== track[each])) traffic.shape += 1;
     lanes.set(track.name, track);
     if (track.kind === "session" && isBusy(track)) traffic.busy.set(sessionOf(track), facts.at_ms);
   }
@@ -102,12 +102,14 @@ export function grouped(traffic) {
     else (track.role === "template" ? templates : shared).push(track.name);
   }
   const lane = (name) => traffic.lanes.get(name);
-  shared.sort((a, b) => (SHARED_ORDER[lane(a).role] ?? 1) - (SHARED_ORDER[lane(b).role] ?? 1) || TURNS.indexOf(a) - TURNS.indexOf(b) || compare(a, b));
+  const order = (name) => SHARED_ORDER[lane(name).role] ?? 1;
+  shared.sort((a, b) => order(a) - order(b) || TURNS.indexOf(a) - TURNS.indexOf(b) || compare(a, b));
   templates.sort((a, b) => place(a) - place(b) || compare(a, b));
   for (const names of sessions.values()) names.sort((a, b) => sessionPlace(lane(a)) - sessionPlace(lane(b)) || compare(a, b));
   for (const names of workspaces.values()) names.sort(compare);
   const keys = [...sessions.keys()].sort(compare);
-  traffic.groups = { shape: traffic.shape, shared, templates, workspaces: [...workspaces].sort(([a], [b]) => compare(a, b)), sessions, keys };
+  const places = [...workspaces].sort(([a], [b]) => compare(a, b));
+  traffic.groups = { shape: traffic.shape, shared, templates, workspaces: places, sessions, keys };
   return traffic.groups;
 }
 
