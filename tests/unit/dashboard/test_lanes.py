@@ -162,7 +162,7 @@ def test_jobs_and_lanes_in_words() -> None:
       ];
       const lanes = [
         { name: "s:ada/execute", kind: "session" }, { name: "session:ada", kind: "session", role: "session" },
-        { name: "model:a/b", role: "model" }, { name: "waiting/control" },
+        { name: "model:a/b", role: "model" }, { name: "waiting/control", role: "waits" },
       ];
       const states = [
         {}, { paused: true, closed_until_ms: 5 }, { closed_until_ms: 5 }, { alert: "critical", waiting: 9 },
@@ -179,7 +179,7 @@ def test_jobs_and_lanes_in_words() -> None:
       ];"""
     names, short, lanes, states, why, nothing, jobs = play(MODEL, script)
     assert (names, short) == (["ada", "bash", "gpt", "another tenant"], "turn")
-    assert lanes == ["execute", "turns of this session", "a/b", "waiting/control"]
+    assert lanes == ["execute", "turns of this session", "a/b", "answers"]
     assert states == ["", "paused", "closed", "critical", "pressure", "full", ""]
     assert (why, nothing) == ("lane 'x' is paused", "")
     assert [job["id"] for job in jobs] == ["a", "b"]

@@ -2,7 +2,6 @@
 import { ask } from "../core/api.js";
 import { link, useStream } from "../core/live.js";
 import { number, plural, shown } from "../core/format.js";
-import { go, href } from "../core/router.js";
 import { useKeys } from "../ui/keys.js";
 import { useLoad } from "../ui/load.js";
 import { Badge, Button, Empty, ErrorBox, html, Loading, Page, Since, tell, Text } from "../ui/parts.js";
@@ -56,6 +55,7 @@ export default function Lanes({ params, query }) {
   const [active, setActive] = useState("");
   const [drafts, setDrafts] = useState(new Map());
   const [job, setJob] = useState(null);
+  const [near, setNear] = useState(params[0]); // in the address only when somebody came with it: another one is another view
   const search = useRef(null);
   const isWide = useWide();
   const heights = isWide ? HEIGHTS.wide : HEIGHTS.narrow;
@@ -68,7 +68,7 @@ export default function Lanes({ params, query }) {
     else next.set(track.name, wanted);
     return next;
   });
-  const show = (track) => go(href("lanes", track.name));
+  const show = (track) => setNear(track.name);
   const chosen = rows.find((row) => row.type === "lane" && row.id === active)?.track;
   useLaneKeys({ rows, active, setActive, chosen, drafts, draft, show, search });
 
@@ -77,10 +77,9 @@ export default function Lanes({ params, query }) {
     setFilter("");
     setOnlyBusy(false);
   };
-  const near = params[0];
   const track = near === undefined ? null : traffic.lanes.get(near) ?? null;
   const lost = link.value.state === "refused" ? link.value.error : null;
-  return html`<${Page} title="Lanes" lead=${html`<${Lead} traffic=${traffic} isThere=${isThere} />`} class="lanes">
+  return html`<${Page} title="Lanes" lead=${html`<${Lead} traffic=${traffic} isThere=${isThere} show=${show} />`} class="lanes">
     ${lost ? html`<${ErrorBox} error=${lost} />` : null}
     <${Totals} step=${step} />
     <div class="toolbar lane-tools">
@@ -101,13 +100,13 @@ export default function Lanes({ params, query }) {
           ${isCut ? html`<${Button} onClick=${showAll}>Show all lanes</${Button}>` : "Send a message, and its session has lanes."}
         </${Empty}>`}
     ${isThere && near !== undefined ? html`<${LaneDialog} key=${near} track=${track ?? filled({ name: near, kind: "session" })} step=${step}
-      onClose=${() => go("/lanes")} onJob=${setJob} />` : null}
+      onClose=${() => setNear(undefined)} onJob=${setJob} />` : null}
     ${job ? html`<${JobDialog} key=${job.id} job=${job} onClose=${() => setJob(null)} />` : null}
   </${Page}>`;
 }
 
 /** In one line: what goes on, and what waits longest and why. */
-function Lead({ traffic, isThere }) {
+function Lead({ traffic, isThere, show }) {
   if (!isThere) return null;
   const { running, waiting, lent, max_concurrent: cap, draining } = traffic.totals;
   const longest = longestWait(traffic);
@@ -118,7 +117,7 @@ function Lead({ traffic, isThere }) {
   return html`<span class="lane-lead">
     <b class="num">${number(running)}</b> running, <b class="num">${number(waiting)}</b> waiting${lends}${most}.
     ${longest ? html` Longest wait: <${Since} ms=${longest.oldest_since_ms} /> in${" "}
-      <a href=${href("lanes", longest.name)}>${shown(shortName(longest))}</a>${why}.` : waiting ? null : " Nothing waits."}
+      <button type="button" class="lane-link" onClick=${() => show(longest)}>${shown(shortName(longest))}</button>${why}.` : waiting ? null : " Nothing waits."}
     ${draining ? html` <${Badge} tone="warn">draining</${Badge}>` : null}</span>`;
 }
 

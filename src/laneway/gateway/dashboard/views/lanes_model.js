@@ -3,7 +3,7 @@
 const BUSY_FOR_MS = 15000; // a session that has just done something keeps its place for a while: rows must not jump about
 const ROLES = ["session", "control", "query", "execute", "generate"];
 const TURNS = ["main", "subagent", "cron"];
-const SHARED_ORDER = { turns: 0, "": 1, model: 2, template: 3 };
+const SHARED_ORDER = { turns: 0, "": 1, model: 2, waits: 3, template: 4 };
 
 /** More slots than this are as good as no limit. */
 export const UNLIMITED = 100000;
@@ -64,6 +64,7 @@ function sessionOf(track) {
 /** The name of a lane without what its group says already. */
 export function shortName(track) {
   if (track.role === "session") return "turns of this session";
+  if (track.role === "waits") return "answers";
   if (track.role === "model") return track.name.slice(track.name.indexOf("model:") + 6);
   return track.kind === "shared" ? track.name : track.name.slice(track.name.lastIndexOf("/") + 1);
 }

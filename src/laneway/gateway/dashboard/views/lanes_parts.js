@@ -8,6 +8,7 @@ import { freeSlots, jobKind, jobName, jobsOf, shortName, trouble, UNLIMITED, why
 const MODES = { external: "made by workers", hybrid: "watched by workers", mixed: "differs by workspace" };
 const FOR = {
   turns: "turns of sessions", model: "model calls", tools: "tool calls", session: "one turn at a time", template: "in each session",
+  waits: "turns that wait for an answer",
 };
 
 /** A head of a group: folds and unfolds it. */
@@ -45,18 +46,18 @@ export function Cell({ job, onJob, inSession = false }) {
   const tone = job.lent ? "lent" : isWaiting ? (job.position ? "wait" : "hold") : "run";
   const name = shown(jobName(job, inSession));
   const note = [
-    `${name}: ${jobKind(job)}, ${job.lent ? "has lent its slot" : job.state}`,
+    `${jobKind(job)}, ${job.lent ? "has lent its slot" : job.state}`,
     job.why ? shown(job.why) : "",
     job.borrowed_from ? "in a lent slot" : "",
     job.cancelling ? "is being ended" : "",
   ].filter(Boolean).join("; ");
   const marks = `lane-cell lane-cell-${tone}${job.borrowed_from ? " lane-cell-borrowed" : ""}${job.cancelling ? " lane-cell-ending" : ""}`;
   if (job.foreign) return html`<span class="${marks} lane-cell-foreign" title=${note}>${name}</span>`;
-  return html`<button type="button" class=${marks} title=${note} aria-label=${note} onClick=${() => onJob(job)}>
-    <span class="lane-cell-name">${name}</span>
-    ${job.lent ? html`<span class="lane-cell-mark" aria-hidden="true">lent</span>` : null}
-    ${job.borrowed_from ? html`<span class="lane-cell-mark" aria-hidden="true">borrowed</span>` : null}
-    ${isWaiting ? null : html`<span class="lane-cell-time" aria-hidden="true"><${Since} ms=${job.since_ms} /></span>`}
+  return html`<button type="button" class=${marks} title=${`${name}: ${note}`} onClick=${() => onJob(job)}>
+    <span class="lane-cell-name">${name}</span><span class="visually-hidden">, ${note}</span>
+    ${job.lent ? html`<span class="lane-cell-mark">lent</span>` : null}
+    ${job.borrowed_from ? html`<span class="lane-cell-mark">borrowed</span>` : null}
+    ${isWaiting ? null : html`<span class="lane-cell-time"><${Since} ms=${job.since_ms} /></span>`}
   </button>`;
 }
 
