@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -23,7 +24,8 @@ FOCUS = """() => {
   const one = document.activeElement;
   const style = getComputedStyle(one);
   const isSeen = style.outlineStyle !== "none" || style.boxShadow !== "none";
-  return { name: one.getAttribute("aria-label") || one.title || one.textContent.trim().slice(0, 60), isSeen, tag: one.tagName };
+  const name = one.getAttribute("aria-label") || one.title || one.textContent.trim().slice(0, 60);
+  return { name, isSeen, tag: one.tagName };
 }"""
 TABS_MAX = 80
 
@@ -81,12 +83,11 @@ def test_somebody_talks_steers_and_stops_without_a_mouse(server: Served, open_pa
     tab_to(page, "New message")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
-    page.keyboard.type("keys")
-    page.keyboard.press("Tab")
+    expect(page.get_by_label("First message")).to_be_focused()
     page.keyboard.type("wait 300")
-    tab_to(page, "Open")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="keys")).to_be_visible()
+    page.keyboard.press("Control+Enter")
+    expect(page).to_have_url(re.compile("#/chat/"))
+    name = page.get_by_role("heading", level=1).inner_text()
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
     until(lambda: server.api("GET", "/v1/now")["at_work"])
     page.keyboard.type("never mind")
@@ -95,7 +96,7 @@ def test_somebody_talks_steers_and_stops_without_a_mouse(server: Served, open_pa
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("o")
-    expect(page.get_by_role("region", name="At work")).to_contain_text("keys")
+    expect(page.get_by_role("region", name="At work")).to_contain_text(name)
     tab_to(page, "End this run")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -117,6 +118,10 @@ def test_somebody_approves_and_pauses_without_a_mouse(server: Served, open_page:
     expect(page.get_by_role("listitem").first).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("p")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.type("maintenance")
+    page.keyboard.press("Enter")
     until(lambda: [each for each in server.api("GET", "/v1/lanes")["items"] if each["paused"]])
+    expect(page.get_by_text("is paused.", exact=False)).to_be_visible()
     page.keyboard.press("p")
     until(lambda: not [each for each in server.api("GET", "/v1/lanes")["items"] if each["paused"]])

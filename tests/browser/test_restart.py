@@ -1,4 +1,4 @@
-"""The server is killed and started again while every live view is open: each comes back by itself and misses nothing."""
+"""The server is killed and started again while every live view is open: each comes back and misses nothing."""
 
 from __future__ import annotations
 

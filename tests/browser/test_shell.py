@@ -152,8 +152,10 @@ def test_on_a_phone_the_navigation_is_a_drawer(server: Served, open_page: OpenPa
     menu.click()
     expect(menu).to_have_attribute("aria-expanded", "true")
     check_axe(page)
+    expect(page.get_by_role("link", name="Settings", exact=True)).to_be_focused()
     page.keyboard.press("Escape")
     expect(tokens).to_have_count(0)
+    expect(menu).to_be_focused()
     menu.click()
     tokens.click()
     heading(page, "Tokens")
@@ -196,6 +198,25 @@ def test_a_view_that_cannot_be_loaded_says_so_and_can_be_tried_again(server: Ser
     expect(page.get_by_role("button", name="New token")).to_be_visible()
 
 
+def test_another_workspace_is_chosen_in_the_header_and_kept_in_the_tab(
+    serve: Callable[..., Served], open_page: OpenPage
+) -> None:
+    agent = "default_model: scripted\npermissions: {default_decision: allow}\n"
+    files = {"shop/agent.yaml": agent, "lab/agent.yaml": agent}
+    server = serve(files=files, arguments=("--workspace", "shop", "--workspace", "lab"))
+    server.api("POST", "/v1/sessions/tills/messages", {"text": "hello"}, headers={"Laneway-Workspace": "lab"})
+    page = open_page(server, "#/sessions")
+    chooser = page.get_by_label("Workspace")
+    expect(chooser).to_have_value("shop")
+    expect(page.get_by_text("tills")).to_have_count(0)
+    chooser.select_option("lab")
+    expect(page.get_by_text("tills").first).to_be_visible()
+    page.reload()
+    expect(chooser).to_have_value("lab")
+    expect(page.get_by_text("tills").first).to_be_visible()
+    check_axe(page)
+
+
 # ---- the server goes away ----
 
 
@@ -216,6 +237,41 @@ def test_a_killed_server_is_told_and_the_page_comes_back_with_it(
     server.token("chat", name="made meanwhile")
     expect(page.get_by_text("made meanwhile")).to_be_visible()  # nobody has pressed anything
     expect(page.get_by_text("The server does not answer.")).to_have_count(0)
+
+
+def test_a_live_view_says_that_it_is_away_and_catches_up(serve: Callable[..., Served], open_page: OpenPage) -> None:
+    server = serve()
+    page = open_page(server, "#/")
+    heading(page, "Overview")
+    allow(page, *OFFLINE)
+    away = page.get_by_text("The server does not answer.")
+    server.kill()
+    expect(away).to_be_visible()
+    server.restart()
+    expect(away).to_have_count(0)
+    server.send("after", "wait 20")
+    expect(page.get_by_role("link", name="after", exact=True).first).to_be_visible()
+
+
+def test_a_page_that_is_older_than_the_server_says_so(server: Served, open_page: OpenPage) -> None:
+    page = open_page(server, "#/settings")
+    heading(page, "Settings")
+
+    def answer(route: Route) -> None:
+        reply = route.fetch()
+        route.fulfill(response=reply, json={**reply.json(), "page": "another"})
+
+    allow(page, REFUSED)
+    page.get_by_role("button", name="Forget it").click()
+    page.get_by_role("dialog").get_by_label("Token").fill(server.admin)
+    page.route(re.compile("/v1/about$"), answer)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("The server was updated.")).to_be_visible()
+    check_axe(page)
+    page.unroute(re.compile("/v1/about$"))
+    page.get_by_role("button", name="Reload the page").click()
+    heading(page, "Settings")
+    expect(page.get_by_text("The server was updated.")).to_have_count(0)
 
 
 # ---- what may run ----

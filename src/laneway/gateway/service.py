@@ -112,6 +112,7 @@ class Gateway:
         opened: list[Any] = []
         self.observer.attach()
         await self.store.open()
+        self.usage.past_seq = self.store.next_seq()
         try:
             await self.tokens.load()
             await self.lanes.__aenter__()

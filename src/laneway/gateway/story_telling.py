@@ -7,7 +7,7 @@ rounds, not as much as its session is long. Nothing is invented: what no row tel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from laneway.agent.subagents import MARK, PREFIX, Errand, is_child_id
@@ -62,6 +62,7 @@ PARALLEL_MAX: Final = 32  # tasks of one call whose sub-agents are looked for
 SUBAGENT_TOOLS: Final = ("task", "parallel_task", "spawn")
 RUNS_BEFORE_MAX: Final = 50
 SHORT_WAIT_MS: Final = 20  # less is not waiting
+HEARD: Final = ("message.started", "message.injected")
 
 
 class _Texts(dict[str, str]):
@@ -293,8 +294,9 @@ async def whole_round(workspace: Workspace, row: StateRow, number: int) -> Whole
 # ---- what else belongs to a run ----
 
 
-async def messages_told(history: History, run: Mapping[str, Any]) -> list[MessageTold]:
+async def messages_told(history: History, run: Mapping[str, Any], events: Sequence[EventRow]) -> list[MessageTold]:
     """The messages of a run: those it began over, and those that came in."""
+    heard = {event.message_id: event.at_ms for event in events if event.type in HEARD}
     roles = {
         **dict.fromkeys(run.get("summarized", []), "summarized"),
         **dict.fromkeys(run.get("messages", []), "began"),
@@ -315,14 +317,18 @@ async def messages_told(history: History, run: Mapping[str, Any]) -> list[Messag
                 sender="" if sender is None else sender.name or sender.id,
                 disposition=row.state,
                 arrived_ms=row.arrived_ms,
+                heard_ms=heard.get(message_id),
             )
         )
     return sorted(told, key=lambda each: each.arrived_ms)
 
 
-async def approvals_told(history: History, events: Sequence[EventRow]) -> list[ApprovalTold]:
-    """What the run has asked, and when it was answered."""
+async def approvals_told(
+    history: History, events: Sequence[EventRow], waiting: Iterable[str] = ()
+) -> list[ApprovalTold]:
+    """What the run has asked, and when it was answered; `waiting` are those of the run that it goes on for."""
     asked = [json.loads(event.body)["approval_id"] for event in events if event.type == "approval.asked"]
+    asked += waiting
     ends = {json.loads(event.body)["approval_id"]: event.at_ms for event in events if event.type == "approval.ended"}
     rows = await history.states_by_id("approval", list(dict.fromkeys(asked))) if asked else []
     told: list[ApprovalTold] = []
@@ -399,35 +405,50 @@ def parent_of(session_key: str) -> str | None:
 
 
 async def message_waits(history: History, owner: Owner, arrived_ms: int, events: Sequence[EventRow]) -> list[WaitTold]:
-    """What a message waited for before a run heard it: while it was held, the runs before its own, and what is left."""
-    heard = next((event for event in events if event.type in ("message.started", "message.injected")), None)
-    over = next((event for event in events if event.type == "message.ended"), None)
-    ending = heard or over
-    end = None if ending is None else ending.at_ms
-    own = heard.turn_id if heard is not None else ""
-    waits = [*_held(events, end), *await _runs_before(history, owner, own, arrived_ms, end)]
-    last = max((wait.ended_ms or 0 for wait in waits), default=arrived_ms) if waits else arrived_ms
-    is_left = heard is not None and heard.type == "message.started" and all(wait.ended_ms for wait in waits)
-    if is_left and end is not None and end - last >= SHORT_WAIT_MS:
-        kind, reason = ("lane", "a free slot, or the quiet time before a message is taken")
-        waits.append(WaitTold(kind=kind, reason=reason, began_ms=last, ended_ms=end))
+    """What a message waited for before a run heard it; again, if one gave it back."""
+    own = {event.turn_id for event in events if event.turn_id}
+    waits = _held(events)
+    since: int | None = arrived_ms
+    for event in events:
+        if since is not None and event.type in HEARD:
+            waits += await _waits_between(history, owner, since, event, own)
+            since = None
+        elif since is not None and event.type == "message.ended":
+            waits += await _runs_before(history, owner, own, since, event.at_ms)
+            since = None
+        elif event.type == "message.returned":
+            since = event.at_ms if since is None else since
+    if since is not None:
+        waits += await _runs_before(history, owner, own, since, None)
     return sorted(waits, key=lambda wait: wait.began_ms)
 
 
-def _held(events: Sequence[EventRow], end: int | None) -> list[WaitTold]:
+async def _waits_between(
+    history: History, owner: Owner, since: int, heard: EventRow, own: Collection[str]
+) -> list[WaitTold]:
+    end = heard.at_ms
+    if heard.type == "message.injected":
+        reason = f"the next safe point of run {heard.turn_id}"
+        facts: dict[str, Any] = {"kind": "boundary", "reason": reason, "run_id": heard.turn_id}
+        return [WaitTold(began_ms=since, ended_ms=end, **facts)] if end - since >= SHORT_WAIT_MS else []
+    waits = await _runs_before(history, owner, own, since, end)
+    last = max((wait.ended_ms or 0 for wait in waits), default=since)
+    if end - last >= SHORT_WAIT_MS:
+        reason = "a free slot, or the quiet time before a message is taken"
+        waits.append(WaitTold(kind="lane", reason=reason, began_ms=last, ended_ms=end))
+    return waits
+
+
+def _held(events: Sequence[EventRow]) -> list[WaitTold]:
     waits: list[WaitTold] = []
     since: EventRow | None = None
     for event in events:
         if event.type == "message.held":
             since = since or event
-        elif (
-            since is not None
-            and event.type.startswith("message.")
-            and event.type not in ("message.moved", "message.edited")
-        ):
+        elif since is not None and event.type not in ("message.moved", "message.edited"):
             waits.append(_held_wait(since, event.at_ms))
             since = None
-    return waits if since is None else [*waits, _held_wait(since, end)]
+    return waits if since is None else [*waits, _held_wait(since, None)]
 
 
 def _held_wait(event: EventRow, end: int | None) -> WaitTold:
@@ -436,23 +457,22 @@ def _held_wait(event: EventRow, end: int | None) -> WaitTold:
     return WaitTold(kind="held", reason=f"set aside by {by}", began_ms=event.at_ms, ended_ms=end)
 
 
-async def _runs_before(history: History, owner: Owner, own: str, arrived_ms: int, end: int | None) -> list[WaitTold]:
+async def _runs_before(
+    history: History, owner: Owner, own: Collection[str], since: int, end: int | None
+) -> list[WaitTold]:
     """The runs of its session that went on while it waited."""
     waits: list[WaitTold] = []
     turns = await history.states_newest(owner, "turn", limit=RUNS_BEFORE_MAX)
-    if own and all(turn.id != own for turn in turns):  # an old message: what ran then is further back
-        mine = await history.state("turn", own)
-        before = mine.seq + 1 if mine is not None else 0
+    if own and all(turn.id not in own for turn in turns):  # an old message: what ran then is further back
+        rows = await history.states_by_id("turn", list(own))
+        before = max((row.seq + 1 for row in rows if row is not None), default=0)
         turns = await history.states_newest(owner, "turn", before_seq=before, limit=RUNS_BEFORE_MAX)
     for turn in turns:
         body = json.loads(turn.body)
-        began, ended = max(arrived_ms, body.get("began_ms", 0)), body.get("ended_ms") or None
+        began, ended = max(since, body.get("began_ms", 0)), body.get("ended_ms") or None
         until = end if ended is None else ended if end is None else min(end, ended)
-        if (
-            turn.id == own
-            or (end is not None and began >= end)
-            or (until is not None and until - began < SHORT_WAIT_MS)
-        ):
-            continue
-        waits.append(WaitTold(kind="run", reason=f"run {turn.id}", began_ms=began, ended_ms=until, run_id=turn.id))
+        is_none = (end is not None and began >= end) or (until is not None and until - began < SHORT_WAIT_MS)
+        if turn.id not in own and not is_none:
+            facts: dict[str, Any] = {"reason": f"run {turn.id}", "run_id": turn.id}
+            waits.append(WaitTold(kind="run", began_ms=began, ended_ms=until, **facts))
     return waits

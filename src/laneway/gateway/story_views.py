@@ -27,8 +27,9 @@ class WaitTold(View):
     """Something that was waited for."""
 
     kind: str = Field(
-        description="`run`: another run of its session; `lane`: a slot; `held`: somebody set it aside; `limit`: a "
-        "provider takes no calls; `retry`: the model failed; `paused`: its session was; `compacting`."
+        description="`run`: another run of its session; `lane`: a slot; `held`: somebody set it aside; `boundary`: the "
+        "next safe point of a run; `limit`: a provider takes no calls; `retry`: the model failed; `paused`: its "
+        "session was; `compacting`: the conversation was summarised."
     )
     reason: str = ""
     began_ms: int
@@ -135,6 +136,7 @@ class MessageTold(View):
     sender: str = ""
     disposition: str
     arrived_ms: int
+    heard_ms: int | None = Field(default=None, description="When the run took it.")
 
 
 class RunTale(View):

@@ -20,6 +20,8 @@ from laneway.kernel.lanes import Lane
 from laneway.options import SESSION_LANES
 from laneway.records import JobId, JobState, WaitReason
 
+from laneway.runtime.errands import WAIT_LANE
+
 if TYPE_CHECKING:
     from laneway.gateway.service import Gateway
     from laneway.rows import Owner
@@ -242,6 +244,8 @@ def _role(scope: str, short: str) -> str:
         return "session"
     if short.startswith(MODEL_LANES):
         return "model"
+    if f"{scope}/{short}" == WAIT_LANE:
+        return "waits"
     if short in TURN_LANES:
         return "turns"
     if short in SESSION_LANES:

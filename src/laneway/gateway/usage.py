@@ -2,7 +2,8 @@
 
 A book of a workspace is read once and added up; after that only what is new is read. Numbers of rows are given out
 before the rows are on disk, so a row may appear behind one that was read already: what came in the last minutes (the
-tail) is read anew each time, and is added to the rest when nothing before it can appear any more.
+tail) is read anew each time, and is added to the rest when nothing before it can appear any more. What an earlier
+process has left is the past, and is added at once.
 
 What a summary of a long conversation took is in no round, and so not in here.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -26,8 +27,9 @@ __all__ = ("HOUR_MS", "Call", "Key", "RunSum", "Sum", "UsageBook", "UsageBooks",
 HOUR_MS: Final = 3_600_000
 FRESH_MS: Final = 1_000
 SETTLED_MS: Final = 120_000
-PAGE: Final = 5_000
-SLICE: Final = 200
+REST: Final = 5
+PAGE: Final = 2_000
+SLICE: Final = 100
 RUNS_MAX: Final = 20_000
 BOOKS_MAX: Final = 200
 
@@ -87,9 +89,15 @@ class Sum:
 
     def merge(self, other: Sum) -> None:
         """Those of another sum, too."""
-        for name in ("calls", "input", "output", "cache_read", "cache_write", "cost", "priced"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.last_ms = max(self.last_ms, other.last_ms)
+        self.calls += other.calls
+        self.input += other.input
+        self.output += other.output
+        self.cache_read += other.cache_read
+        self.cache_write += other.cache_write
+        self.cost += other.cost
+        self.priced += other.priced
+        if other.last_ms > self.last_ms:
+            self.last_ms = other.last_ms
 
 
 @dataclass(slots=True)
@@ -138,47 +146,50 @@ class _Layer:
 class UsageBook:
     """What the sessions of one tenant in one workspace have used."""
 
-    def __init__(self, store: Store, clock: Clock, owner: Owner) -> None:
+    def __init__(self, store: Store, clock: Clock, owner: Owner, past_seq: int = 0) -> None:
         self._store = store
         self._clock = clock
         self._owner = owner
+        self._past_seq = past_seq
         self._lock = asyncio.Lock()
-        self._read_at: int | None = None
+        self._fresh_until: int | None = None
         self._settled = _Layer()
         self._settled_seq = 0
         self._tail = _Layer()
         self._marks: deque[tuple[int, int]] = deque()  # when it was read, and up to where
 
     async def refresh(self) -> None:
-        """Read what is new; those who ask at the same time, or right after, are served by one look."""
+        """Read what is new; those who ask at the same time, or soon after, are served by one look."""
         async with self._lock:
-            now = self._clock.monotonic_ms()
-            if self._read_at is not None and now - self._read_at < FRESH_MS:
+            began = self._clock.monotonic_ms()
+            if self._fresh_until is not None and began < self._fresh_until:
                 return
-            calls = [call async for call in self._calls()]
-            self._marks.append((now, max((call.seq for call in calls), default=self._settled_seq)))
-            horizon = self._settled_seq
-            while self._marks and now - self._marks[0][0] >= SETTLED_MS:
+            horizon = max(self._settled_seq, self._past_seq)
+            while self._marks and began - self._marks[0][0] >= SETTLED_MS:
                 horizon = max(horizon, self._marks.popleft()[1])
-            tail = _Layer()
-            for call in calls:
-                (self._settled if call.seq <= horizon else tail).add(call)
-            self._settled.drop_small_runs()
-            self._settled_seq, self._tail, self._read_at = horizon, tail, now
+            self._marks.append((began, await self._read(horizon)))
+            ended = self._clock.monotonic_ms()
+            self._fresh_until = ended + max(FRESH_MS, REST * (ended - began))  # a long look is not made all the time
 
-    async def _calls(self) -> AsyncIterator[Call]:
-        seq = self._settled_seq
+    async def _read(self, horizon: int) -> int:
+        """Take in what is new; up to a number it is settled, and so is never read again. Returns the last number."""
+        tail, seq = _Layer(), self._settled_seq
         while True:
             rows = await self._store.history.states(self._owner, ROUND, after_seq=seq, limit=PAGE)
-            for begin in range(0, len(rows), SLICE):
-                for row in rows[begin : begin + SLICE]:
-                    call = call_of(row)
-                    if call is not None:
-                        yield call
-                await asyncio.sleep(0)  # others have their turn: a long history is many rows
+            for number, row in enumerate(rows, 1):
+                call = call_of(row)
+                if call is not None:
+                    (self._settled if row.seq <= horizon else tail).add(call)
+                if row.seq <= horizon:
+                    self._settled_seq = row.seq  # each on its own: a store that fails in between is read on from here
+                if number % SLICE == 0:
+                    await asyncio.sleep(0)  # others have their turn: a long history is many rows
+            seq = rows[-1].seq if rows else seq
             if len(rows) < PAGE:
-                return
-            seq = rows[-1].seq
+                break
+        self._settled.drop_small_runs()
+        self._tail = tail
+        return seq
 
     def hours(self, from_ms: int = 0, to_ms: int = 1 << 62) -> Iterator[tuple[Key, Sum]]:
         """The sums of the hours that begin from one moment on and before another; a key may come twice."""
@@ -187,13 +198,20 @@ class UsageBook:
                 if from_ms <= key.hour_ms < to_ms:
                     yield key, found
 
-    def runs(self, from_ms: int = 0, to_ms: int = 1 << 62) -> dict[str, RunSum]:
+    def runs(self, from_ms: int = 0, to_ms: int = 1 << 62) -> Iterator[tuple[str, RunSum]]:
         """The runs whose last call was in that time, whole."""
-        found: dict[str, RunSum] = {}
-        for layer in (self._settled, self._tail):
-            for run_id, part in layer.runs.items():
-                found.setdefault(run_id, RunSum()).merge(part)
-        return {name: each for name, each in found.items() if from_ms <= each.last_ms < to_ms}
+        settled, tail = self._settled.runs, self._tail.runs
+        for run_id, part in settled.items():
+            whole = part
+            if run_id in tail:
+                whole = RunSum()
+                whole.merge(part)
+                whole.merge(tail[run_id])
+            if from_ms <= whole.last_ms < to_ms:
+                yield run_id, whole
+        for run_id, part in tail.items():
+            if run_id not in settled and from_ms <= part.last_ms < to_ms:
+                yield run_id, part
 
 
 class UsageBooks:
@@ -202,6 +220,7 @@ class UsageBooks:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self.past_seq = 0  # what has no higher number is from earlier processes: nothing can appear among it
         self._books: OrderedDict[tuple[str, str], UsageBook] = OrderedDict()
 
     async def of(self, tenant: str, workspaces: Iterable[str]) -> dict[str, UsageBook]:
@@ -214,7 +233,7 @@ class UsageBooks:
     def _book(self, tenant: str, workspace: str) -> UsageBook:
         key = (tenant, workspace)
         if key not in self._books:
-            self._books[key] = UsageBook(self._store, self._clock, Owner(tenant, workspace))
+            self._books[key] = UsageBook(self._store, self._clock, Owner(tenant, workspace), self.past_seq)
             if len(self._books) > BOOKS_MAX:
                 self._books.popitem(last=False)
         self._books.move_to_end(key)

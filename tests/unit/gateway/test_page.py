@@ -200,6 +200,12 @@ def test_every_import_leads_to_a_file() -> None:
     assert found == ["x", "y", "z", "w"]  # or it would find nothing, and be content
 
 
+def test_every_view_of_the_navigation_has_a_module() -> None:
+    names = re.findall(r'\{ name: "(\w+)", title:', (FOLDER / "routes.js").read_text())
+    assert len(names) == 18
+    assert [name for name in names if not (FOLDER / "views" / f"{name}.js").is_file()] == []
+
+
 def test_every_file_that_the_index_names_is_there_and_every_style_is_named() -> None:
     named = re.findall(r'(?:href|src)="\./([^"]+)"', HTML)
     assert [each for each in (*named, *IMPORTS.values()) if not (FOLDER / each).is_file()] == []

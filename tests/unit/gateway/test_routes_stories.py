@@ -40,7 +40,9 @@ async def test_a_run_tells_its_rounds_and_its_calls_with_their_times(tmp_path: P
         sent = await stage.send("s1", "look")
         found = await story_of(stage, "runs", await newest_run(stage))
         assert (found["is_over"], found["can_resume"], found["run"]["state"]) == (True, False, "succeeded")
-        assert [each["message_id"] for each in found["messages"]] == [sent["message_id"]]
+        (message,) = found["messages"]
+        assert (message["message_id"], message["role"]) == (sent["message_id"], "began")
+        assert message["arrived_ms"] <= message["heard_ms"]
         first, last = found["rounds"]
         assert (first["number"], first["state"], first["text"]) == (1, "done", "I look")
         assert first["asked_ms"] <= first["answered_ms"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from laneway.dialogue import Usage
+from laneway.errors import StoreUnavailableError
 from laneway.gateway.settings import WorkspaceSpec
 from laneway.gateway.usage import HOUR_MS, UsageBook, call_of
 from laneway.models import ScriptedModel, say
@@ -76,11 +77,11 @@ async def test_calls_are_added_up_by_hour_session_model_and_run() -> None:
     await book.refresh()
     keys = {(key.session, key.model): found.tokens for key, found in book.hours(NOON, NOON + HOUR_MS)}
     assert keys == {("s1", "openai/small"): 120, ("s1", "other/big"): 120}
-    runs = book.runs()
+    runs = dict(book.runs())
     assert (runs["t1"].calls, runs["t1"].tokens, runs["t1"].cost, runs["t1"].priced) == (2, 430, 0.25, 1)
     assert (runs["t1"].most_output, runs["t1"].most_input) == (300, 100)
     assert runs["t2"].session == "s1~0123456789ab"
-    assert list(book.runs(NOON + DAY)) == ["t3"]
+    assert [name for name, _ in book.runs(NOON + DAY)] == ["t3"]
     await store.close()
 
 
@@ -103,7 +104,7 @@ async def test_what_was_read_is_not_read_again_when_it_cannot_change() -> None:
     await keep(store, round_of(store, "new"))
     await book.refresh()
     assert store.read == 1
-    assert len(book.runs()) == 51
+    assert len(dict(book.runs())) == 51
     assert sum(found.calls for _, found in book.hours()) == 51
     await store.close()
 
@@ -120,7 +121,47 @@ async def test_a_row_that_appears_behind_one_that_was_read_counts_once() -> None
         if step == 2_000:
             await keep(store, early)
     await book.refresh()
-    assert {name: found.calls for name, found in book.runs().items()} == {"early": 1, "late": 1}
+    assert {name: found.calls for name, found in book.runs()} == {"early": 1, "late": 1}
+    await store.close()
+
+
+async def test_what_an_earlier_process_has_left_is_read_once() -> None:
+    store, clock = CountingStore(), FakeClock()
+    await store.open()
+    await keep(store, *(round_of(store, f"t{number}") for number in range(50)))
+    book = UsageBook(store, clock, OWNER, past_seq=store.next_seq())
+    await book.refresh()
+    clock.advance(60_000)
+    await keep(store, round_of(store, "t49", number=2))
+    await book.refresh()
+    assert store.read == 51
+    runs = dict(book.runs())
+    assert (len(runs), runs["t49"].calls, runs["t48"].calls) == (50, 2, 1)
+    await store.close()
+
+
+async def test_a_store_that_fails_in_the_middle_is_read_on_and_nothing_counts_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("laneway.gateway.usage.PAGE", 10)
+    store, clock = CountingStore(), FakeClock()
+    await store.open()
+    await keep(store, *(round_of(store, f"t{number}") for number in range(35)))
+    book = UsageBook(store, clock, OWNER, past_seq=store.next_seq())
+    working = store.history.states
+
+    async def failing(*args: Any, **more: Any) -> list[StateRow]:
+        if more["after_seq"] > 15:
+            raise StoreUnavailableError("the disk is gone")
+        return await working(*args, **more)
+
+    monkeypatch.setattr(store.history, "states", failing)
+    with pytest.raises(StoreUnavailableError):
+        await book.refresh()
+    monkeypatch.setattr(store.history, "states", working)
+    await book.refresh()
+    assert sum(found.calls for _, found in book.hours()) == 35
+    assert store.read == 35
     await store.close()
 
 

@@ -98,10 +98,10 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
         resumed_from=rounds.resumed_from or None,
         resumed_by=rounds.resumed_by or None,
         parent_session=parent_of(row.session),
-        messages=await messages_told(history, facts),
+        messages=await messages_told(history, facts, events),
         rounds=rounds.told(),
         rounds_before=rounds.before,
-        approvals=await approvals_told(history, events),
+        approvals=await approvals_told(history, events, _open_approvals(workspace, owner, row.id)),
         children=await children_told(history, owner, events, rounds.rounds),
         plan=rounds.plan(),
         steps=_steps(events),
@@ -109,6 +109,14 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
         output_tokens=usage.output_tokens,
         cost=usage.cost,
     )
+
+
+def _open_approvals(workspace: Workspace, owner: Owner, run_id: str) -> list[str]:
+    """What the run that goes on waits for: after a restart it waits for what an earlier run has asked."""
+    turn = current_turn(workspace, owner)
+    if turn is None or turn.id != run_id:
+        return []
+    return [each.id for each in workspace.inbox.approvals(owner.session, tenant=owner.tenant)]
 
 
 def _steps(events: list[EventRow]) -> list[StepView]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from heapq import nlargest
+from typing import Annotated, Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from fastapi import Query
@@ -101,21 +102,19 @@ async def show(
     for book in books.values():
         for _, part in book.hours(from_ms, end):
             total.merge(part)
-    items = _runs(books, from_ms, end) if group == "run" else _grouped(books, _key_of(group, zone), from_ms, end)
+    parts = _runs(books, from_ms, end) if group == "run" else _grouped(books, _key_of(group, zone), from_ms, end)
     if group == "day":
-        items.sort(key=lambda each: each.key)
-        shown = items[-limit:]
+        shown = sorted(parts, key=lambda each: each.key)[-limit:]
     else:
-        items.sort(key=lambda each: (each.cost or 0.0, each.input_tokens + each.output_tokens), reverse=True)
-        shown = items[:limit]
+        shown = nlargest(limit, parts, key=lambda each: (each.found.cost, each.found.tokens))
     return UsageView(
         group=group,
         from_ms=from_ms,
         to_ms=to_ms or None,
         timezone=timezone,
         total=UsageSum(**_facts(total)),
-        items=shown,
-        left_out=len(items) - len(shown),
+        items=[each.view() for each in shown],
+        left_out=len(parts) - len(shown),
     )
 
 
@@ -127,7 +126,7 @@ async def limits(
     books = await gateway.usage.of(caller.tenant, _names(gateway, workspace))
     items: list[RunLimit] = []
     for name, book in books.items():
-        items += _limits(gateway.workspaces[name], book.runs(from_ms, to_ms or 1 << 62))
+        items += _limits(gateway.workspaces[name], dict(book.runs(from_ms, to_ms or 1 << 62)))
     return RunLimits(from_ms=from_ms, items=items)
 
 
@@ -152,21 +151,40 @@ def _key_of(group: str, zone: ZoneInfo) -> Callable[[str, Key], str]:
     return keys[group]
 
 
+class _Part(NamedTuple):
+    """A part of the usage, before anybody knows whether it is shown."""
+
+    key: str
+    found: Sum
+    workspace: str | None = None
+    session: str | None = None
+
+    def view(self) -> UsageItem:
+        """The same for the outside."""
+        return UsageItem(
+            key=self.key,
+            workspace=self.workspace,
+            session_key=self.session,
+            last_ms=self.found.last_ms or None,
+            **_facts(self.found),
+        )
+
+
 def _grouped(
     books: Mapping[str, UsageBook], key_of: Callable[[str, Key], str], from_ms: int, to_ms: int
-) -> list[UsageItem]:
+) -> list[_Part]:
     found: dict[str, Sum] = {}
     for name, book in books.items():
         for key, part in book.hours(from_ms, to_ms):
             found.setdefault(key_of(name, key), Sum()).merge(part)
-    return [UsageItem(key=key, last_ms=each.last_ms or None, **_facts(each)) for key, each in found.items()]
+    return [_Part(key, each) for key, each in found.items()]
 
 
-def _runs(books: Mapping[str, UsageBook], from_ms: int, to_ms: int) -> list[UsageItem]:
+def _runs(books: Mapping[str, UsageBook], from_ms: int, to_ms: int) -> list[_Part]:
     return [
-        UsageItem(key=run_id, workspace=name, session_key=each.session, last_ms=each.last_ms or None, **_facts(each))
+        _Part(run_id, each, name, each.session)
         for name, book in books.items()
-        for run_id, each in book.runs(from_ms, to_ms).items()
+        for run_id, each in book.runs(from_ms, to_ms)
     ]
 
 

@@ -33,8 +33,11 @@ export function useStream(path, handler, { query, onOpen, enabled = true, reads 
     if (!enabled) return undefined;
     let isAgain = false;
     const set = (state, { error, retryMs }) => {
-      const since = stream.value.state === state ? stream.value.since : Date.now();
-      stream.value = { state, since, error, retryMs };
+      const before = stream.value;
+      const isStill = before.state === state || (before.state === "lost" && state === "connecting");
+      // A stream that is lost stays so until it is open again: every try in between is no news.
+      if (isStill) stream.value = { ...before, error: error ?? before.error, retryMs };
+      else stream.value = { state, since: Date.now(), error, retryMs };
     };
     const followed = follow(path, {
       query: JSON.parse(asked)[0] ?? undefined,

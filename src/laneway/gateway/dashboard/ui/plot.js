@@ -8,12 +8,13 @@ import { isDark } from "./theme.js";
 /**
  * `x`: times in milliseconds. `series`: `[{ label, values, color, fill, points }]`, `color` being a CSS variable like "--run";
  * `points`: single values among nulls are seen, too.
- * `format(value)` writes a value. `label` says what is shown.
+ * `format(value)` writes a value. `label` says what is shown. `days`: each time is a day, drawn as bars side by side.
+ * `least`: how high the scale goes at least.
  */
-export function Plot({ series, x, height = 120, label, format = number }) {
+export function Plot({ series, x, height = 120, label, format = number, days = false, least = 1 }) {
   const box = useRef(null);
   const plot = useRef(null);
-  const shape = JSON.stringify([series.map((each) => [each.label, each.color, each.fill, each.width]), height]);
+  const shape = JSON.stringify([series.map((each) => [each.label, each.color, each.fill, each.width]), height, days, least]);
   const writes = useRef(format);
   writes.current = format;
   const data = [x.map((ms) => ms / 1000), ...series.map((each) => each.values)];
@@ -22,7 +23,8 @@ export function Plot({ series, x, height = 120, label, format = number }) {
 
   useLayoutEffect(() => {
     const node = box.current;
-    const made = new uPlot(optionsOf(node, series, height, (value) => writes.current(value)), latest.current, node);
+    const options = optionsOf(node, series, { height, days, least, format: (value) => writes.current(value) });
+    const made = new uPlot(options, latest.current, node);
     plot.current = made;
     const watcher = new ResizeObserver(() => {
       if (node.clientWidth > 0 && node.clientWidth !== made.width) made.setSize({ width: node.clientWidth, height });
@@ -59,7 +61,22 @@ function wordsOf({ label, values }, format) {
   return `${label}: now ${format(known.at(-1))}, least ${format(Math.min(...known))}, most ${format(Math.max(...known))}`;
 }
 
-function optionsOf(node, series, height, format) {
+const DAY_S = 86400;
+const DAYS_APART = [1, 2, 3, 7, 14, 30, 90, 365].map((each) => each * DAY_S);
+const dayText = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+/** Days as bars: each series has its part of the day, and the first and the last day are seen whole. */
+function dayOptions(count) {
+  const size = Math.min(0.4, 0.7 / count);
+  return {
+    x: { range: (self, low, high) => [low - DAY_S / 2, high + DAY_S / 2] },
+    axis: { incrs: DAYS_APART, values: (self, ticks) => ticks.map((each) => dayText.format(each * 1000)) },
+    paths: (index) => uPlot.paths.bars({ size: [size, 40], align: count === 1 ? 0 : index === 0 ? -1 : 1 }),
+  };
+}
+
+function optionsOf(node, series, { height, format, days, least }) {
+  const daily = days ? dayOptions(series.length) : null;
   const style = getComputedStyle(node);
   const color = (name) => style.getPropertyValue(name).trim() || "#888";
   const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
@@ -68,12 +85,16 @@ function optionsOf(node, series, height, format) {
     height,
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false } },
-    scales: { y: { range: (self, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1)] } },
-    axes: [{ ...axis, size: 22 }, { ...axis, size: 44, values: (self, ticks) => ticks.map((each) => format(each)) }],
+    scales: {
+      ...(daily ? { x: daily.x } : {}),
+      y: { range: (self, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, least)] },
+    },
+    axes: [{ ...axis, size: 22, ...daily?.axis }, { ...axis, size: 44, values: (self, ticks) => ticks.map((each) => format(each)) }],
     series: [
       {},
-      ...series.map((each) => ({
+      ...series.map((each, index) => ({
         label: each.label,
+        ...(daily ? { paths: daily.paths(index) } : {}),
         stroke: color(each.color || "--accent"),
         fill: each.fill ? color(`${each.color || "--accent"}-soft`) : undefined,
         width: each.width ?? 1.5,

@@ -1,7 +1,8 @@
 /** The frame around every view: header, navigation, the state of the link, dialogs and notes. */
 import { about, can, choosePlace, place } from "../core/api.js";
 import { wanted, wantToken } from "../core/access.js";
-import { href, go, route } from "../core/router.js";
+import { shown } from "../core/format.js";
+import { go, href, route } from "../core/router.js";
 import { GROUPS, loadView, VIEWS, viewOf } from "../routes.js";
 import { Dialogs } from "./dialogs.js";
 import { Help, LinkState, TokenDialog } from "./shell_parts.js";
@@ -22,6 +23,10 @@ export function Shell({ readAbout }) {
   const at = route.value;
   useEffect(() => setMenu(false), [at]);
   useEffect(() => {
+    const nav = document.getElementById("shell-nav");
+    if (isMenu) (nav.querySelector("a[aria-current]") ?? nav.querySelector("a")).focus();
+  }, [isMenu]);
+  useEffect(() => {
     if (load.error?.status === 401 || load.error?.status === 403) {
       wantToken({ scope: "chat", detail: load.error.message, hint: load.error.hint });
     }
@@ -29,7 +34,11 @@ export function Shell({ readAbout }) {
   const keys = { "?": { run: () => setHelp(true), text: "What can be pressed" } };
   for (const each of NAMED) keys[`g ${each.key}`] = { run: () => go(href(each.name)), text: each.title };
   useKeys(keys, "Everywhere");
-  useKeys(isMenu ? { Escape: () => setMenu(false) } : {}, "Menu");
+  const closeMenu = () => {
+    setMenu(false);
+    document.querySelector(".shell-menu").focus();
+  };
+  useKeys(isMenu ? { Escape: closeMenu } : {}, "Menu");
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <${Header} isMenu=${isMenu} setMenu=${setMenu} openHelp=${() => setHelp(true)} />
@@ -68,6 +77,7 @@ function Header({ isMenu, setMenu, openHelp }) {
             ${facts.workspaces.map((each) => html`<option key=${each.name} value=${each.name}>${each.name}</option>`)}
           </select></label>`
       : null}
+    ${place.value.tenant ? html`<span class="chip shell-tenant" title="Whose things you see">${shown(place.value.tenant)}</span>` : null}
     ${chosen ? html`<${Model} workspace=${chosen} />` : null}
     <span class="shell-space"></span>
     ${facts ? html`<${Rights} facts=${facts} />` : null}
@@ -140,7 +150,7 @@ function Place({ at }) {
     const error = { message: `${view.title} could not be loaded`, hint };
     return html`<${Page} title=${view.title}><${ErrorBox} error=${error} retry=${() => setTries(tries + 1)} /></${Page}>`;
   }
-  const key = `${at.name}/${at.params.join("/")}/${place.value.workspace}`;
+  const key = `${at.name}/${at.params.join("/")}/${place.value.workspace}/${place.value.tenant}`;
   return html`<${Guard} key=${key} title=${view.title}><${loaded.Body} params=${at.params} query=${at.query} /></${Guard}>`;
 }
 

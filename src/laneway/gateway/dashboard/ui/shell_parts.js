@@ -1,10 +1,12 @@
 /** Smaller parts of the frame: the token dialog, the state of the link, the help. */
 import { includes, token, useToken } from "../core/access.js";
-import { ask, isOutdated } from "../core/api.js";
+import { ask, isOutdated, reach } from "../core/api.js";
 import { link } from "../core/live.js";
 import { duration, now, shown } from "../core/format.js";
 import { Dialog } from "./dialogs.js";
 import { Button, Field, Form, html, useEffect, useRef, useState } from "./parts.js";
+
+const BRIEF_MS = 2500; // a stream that ends in good order is taken up again within that
 
 /** Asks for a token, and tries it before it is used. */
 export function TokenDialog({ want }) {
@@ -71,6 +73,7 @@ export function LinkState() {
       <strong>No live updates.</strong> ${shown(error?.message ?? "")} ${shown(error?.hint ?? "")}</div></div>`;
   }
   const away = now.value && Math.max(0, Date.now() - since); // `since` is by the clock of this machine
+  if (reach.value.ok && away < BRIEF_MS) return html`<div class="shell-link" role="status"></div>`; // it is back at once, mostly
   return html`<div class="shell-link" role="status"><div class="shell-away">
     <strong>The server does not answer.</strong> What you see may be old. The page tries again by itself and catches up.
     <span class="dim" aria-hidden="true"> ${away > 3000 ? `Away for ${duration(Math.round(away / 1000) * 1000)}.` : ""}

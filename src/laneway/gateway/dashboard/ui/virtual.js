@@ -41,6 +41,7 @@ export function VirtualList({ items, rowHeight, keyOf, render, label, onReach, o
     if (!row) return;
     goal.current = null;
     row.focus({ preventScroll: true });
+    row.scrollIntoView({ block: "nearest" }); // the list itself may be half out of the window
   });
 
   const keys = (event) => {

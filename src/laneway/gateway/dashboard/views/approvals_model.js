@@ -27,7 +27,7 @@ function cutOf(text) {
 /** What happens when nobody answers in time. */
 export function afterwards(approval) {
   if (!approval.awaited) return "Its time stands still: the run goes on later, and asks again.";
-  return approval.on_timeout === "auto_approve" ? "then it runs without an answer" : "then it is refused";
+  return approval.on_timeout === "auto_approve" ? "left, then it runs without an answer" : "left, then it is refused";
 }
 
 /** How near the end is: "bad" in the last ten seconds, "warn" in the last fifth. */

@@ -41,7 +41,7 @@ export function ApprovalCard({ approval, onDone, isInChat = false }) {
   };
   return html`<article class="card approval" aria-label="Request: ${shown(approval.action)}" data-approval=${approval.approval_id}>
     <div class="row spread">
-      <h2 class="approval-what"><code><${Text}>${approval.action}</${Text}></code> <span class="dim">wants to run</span></h2>
+      <h2 class="approval-what">Run <code><${Text}>${approval.action}</${Text}></code>?</h2>
       <${Deadline} approval=${approval} />
     </div>
     <${Who} approval=${approval} isInChat=${isInChat} />

@@ -85,9 +85,9 @@ function Entry({ entry, onActor }) {
         <${Text}>${entry.actor}</${Text}></${Button}>
       <span class="grow"><${Text}>${sentenceOf(entry)}</${Text}>${entry.reason
         ? html`<span class="dim">: <${Text}>${entry.reason}</${Text}></span>` : null}</span>
-      ${target ? html`<a href=${href(...target)}>open</a>` : null}
-      <${Button} kind="quiet" aria-expanded=${String(isOpen)} icon=${isOpen ? "up" : "down"} title=${isOpen ? "Fold" : "All that is known"}
-        onClick=${() => setOpen(!isOpen)} />
+      <span class="audit-do">${target ? html`<a href=${href(...target)} aria-label="Open what it was done to">open</a>` : null}
+        <${Button} kind="quiet" aria-expanded=${String(isOpen)} icon=${isOpen ? "up" : "down"}
+          title=${isOpen ? "Fold" : "All that is known"} onClick=${() => setOpen(!isOpen)} /></span>
     </div>
     ${isOpen ? html`<dl class="audit-facts">
       <dt>Action</dt><dd><${Badge}>${entry.action}</${Badge}></dd>

@@ -64,8 +64,9 @@ function Actions({ store, onNew }) {
           Stop run</${Button}>`
       : null}
     <${Button} icon="stop" onClick=${stopAll} disabled=${!isBusy} title="End the run and all that waits">Stop all</${Button}>
-    <${Button} icon="refresh" onClick=${reset} title="Begin a new conversation in this session">New conversation</${Button}>
-    <${Button} icon="plus" onClick=${onNew}>New session</${Button}>`;
+    <${Button} icon="refresh" onClick=${reset} title="Begin a new conversation in this session" aria-label="New conversation">
+      <span class="chat-label">New conversation</span></${Button}>
+    <${Button} icon="plus" onClick=${onNew} aria-label="New session"><span class="chat-label">New session</span></${Button}>`;
 }
 
 function Lead({ store }) {
@@ -77,7 +78,7 @@ function Lead({ store }) {
   const mode = store.settings.value?.mode;
   return html`<span class="row"><${Badge} tone=${status?.tone ?? stateTone(state)}>${shown(state)}</${Badge}>
     ${waiting ? html`<span>${plural(waiting, "message")} waiting</span>` : null}
-    ${mode ? html`<span>mode ${mode.value} <span class="dim">(${mode.origin})</span></span>` : null}
+    ${mode ? html`<span class="chat-mode">mode ${mode.value} <span class="dim">(${mode.origin})</span></span>` : null}
     <a href=${href("sessions", store.key)}>Session</a></span>`;
 }
 
@@ -102,13 +103,15 @@ function Side({ store }) {
   store.version.value;
   const { chat } = store;
   const waiting = store.waitingCount.value;
-  const isOpen = useSignal(false);
+  const isOpen = useSignal(matchMedia("(min-width: 1001px)").matches); // beside the conversation there is room for it
   return html`<${Elsewhere} load=${approvals} name="ApprovalsOf" sessionKey=${store.key} version=${chat.approvals} />
     <details class="chat-queue" open=${isOpen.value} onToggle=${(event) => { isOpen.value = event.target.open; }}>
       <summary>Queue ${waiting
         ? html`<${Badge} tone="wait">${plural(waiting, "waits", "wait")}</${Badge}>`
         : html`<span class="dim">nothing waits</span>`}</summary>
-      ${isOpen.value ? html`<${Elsewhere} load=${queue} name="QueuePanel" sessionKey=${store.key} version=${chat.queue} />` : null}
+      ${isOpen.value && store.exists()
+        ? html`<${Elsewhere} load=${queue} name="QueuePanel" sessionKey=${store.key} version=${chat.queue} />`
+        : null}
     </details>`;
 }
 

@@ -86,7 +86,8 @@ function roundItems(run, steered) {
 }
 
 function lineItems(run, steered) {
-  const lines = [...run.lines.values()].sort((a, b) => a.seq - b.seq);
+  const entered = [...run.entered].map(([messageId, seq]) => ({ seq, role: "user", messageId }));
+  const lines = [...run.lines.values(), ...entered].sort((a, b) => a.seq - b.seq);
   return lines.flatMap((line) => {
     if (line.role === "assistant") return [{ kind: "text", key: `line-${line.seq}`, text: line.text }];
     return run.steered.includes(line.messageId) ? steered([line.messageId]) : [];
@@ -112,9 +113,11 @@ const OUTCOMES = {
 };
 const WAITS = { queued: "waits", parked: "goes into the run at its next step", held: "held back" };
 
+const RUNS_ON = /^\S+ has run for \d+ ms$/; // true when it was said, and no longer
+
 /** What has become of a message: `{ tone, text, reason }`; null if that goes without saying. */
 export function becameOf(message) {
-  const reason = message.reason || "";
+  const reason = (message.reason || "").replace(RUNS_ON, "a run goes on");
   if (isWaiting(message.state)) {
     const place = message.state !== "parked" && message.position ? `, place ${message.position}` : "";
     return { tone: message.state === "held" ? "warn" : "wait", text: `${WAITS[message.state]}${place}`, reason };

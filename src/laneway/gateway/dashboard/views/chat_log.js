@@ -29,6 +29,7 @@ function useBlocks(chat) {
 }
 
 function Waiting({ chat, store }) {
+  store.version.value;
   const all = waitingOf(chat);
   const own = all.filter((each) => store.own.has(each.id));
   const shown = [...new Set([...all.slice(0, WAITING_SHOWN), ...own.slice(-WAITING_SHOWN)])];
@@ -89,7 +90,7 @@ export function Log({ store, empty, onEdit, onFocusBack }) {
   // A window that becomes lower (a keyboard on a phone, a longer message) still shows the end.
   useEffect(() => {
     const observer = new ResizeObserver(() => {
-      if (follows.current) node.current.scrollTop = node.current.scrollHeight;
+      if (follows.current && node.current) node.current.scrollTop = node.current.scrollHeight;
     });
     observer.observe(node.current);
     return () => observer.disconnect();

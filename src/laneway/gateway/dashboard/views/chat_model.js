@@ -33,8 +33,9 @@ export function newChat(key) {
     seq: 0,
     shape: 0, // grows when there is another order of things
     typing: null,
-    queue: 0, // these three grow when something of the kind was told
+    queue: 0, // these four grow when something of the kind was told
     approvals: 0,
+    calls: 0,
     settings: 0,
     gap: false, // what is known may be wrong: read it anew
   };
@@ -152,6 +153,13 @@ export function takePending(chat, items) {
     if (!isLate) setMessage(chat, message, facts.disposition, { reason: facts.reason, position: facts.position });
   }
   return told;
+}
+
+/** Somebody here knows what a message says: it was sent from here. */
+export function takeText(chat, id, text) {
+  const message = messageOf(chat, id);
+  if (!message.isKnown) know(chat, message, { text });
+  return message;
 }
 
 function know(chat, message, facts) {
@@ -274,6 +282,7 @@ function onMessage(chat, type, facts) {
     const run = runOf(chat, facts.turn_id);
     run.messages = run.messages.filter((id) => id !== message.id);
     add(run.steered, [message.id]);
+    run.entered.set(message.id, facts.seq);
     run.v += 1;
   }
   if (isFinalMessage(message.state) || (facts.seq && facts.seq <= message.eventSeq)) return;
@@ -296,8 +305,11 @@ export function takeEvent(chat, type, facts) {
   else if (facts.payload && facts.metadata) onRunEvent(chat, type, facts);
 }
 
+const CALLS = new Set(["tool_queued", "tool_start", "tool_end", "background_end"]);
+
 function onRunEvent(chat, type, { payload, metadata }) {
   if (type.startsWith("confirmation_")) chat.approvals += 1;
+  if (CALLS.has(type)) chat.calls += 1;
   if (!metadata.run_id) return;
   const run = runOf(chat, metadata.run_id);
   if (isFinalRun(run.state) && type !== "background_end") return;

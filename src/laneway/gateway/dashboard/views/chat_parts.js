@@ -1,7 +1,7 @@
 /** What a chat is made of: messages, runs with their rounds, calls, plans and sub-agents. */
 import { duration, money, number, plural, shown } from "../core/format.js";
 import { href } from "../core/router.js";
-import { Badge, Button, Component, Copy, Countdown, html, Icon, Json, Since, Text, Time, useState } from "../ui/parts.js";
+import { Badge, Button, Clock, Component, Copy, Countdown, html, Icon, Json, Since, Text, useState } from "../ui/parts.js";
 import { becameOf, callStatus, canResume, canRetry, contentOf, openersOf, statusOf } from "./chat_blocks.js";
 import { isFinalRun } from "./chat_model.js";
 
@@ -42,7 +42,7 @@ export function Became({ message, store }) {
   return html`<div class="chat-became">
     ${end ? html`<${Badge} tone=${end.tone}>${end.text}</${Badge}>` : null}
     ${end?.reason ? html`<span class="dim"><${Text}>${end.reason}</${Text}></span>` : null}
-    ${message.arrivedMs ? html`<span class="dim"><${Time} ms=${message.arrivedMs} /></span>` : null}
+    ${message.arrivedMs ? html`<span class="dim"><${Clock} ms=${message.arrivedMs} /></span>` : null}
     <a href=${href("story", "message", message.id)} aria-label="Story of this message">Story</a>
     ${canRetry(message) ? html`<${Button} kind="quiet" icon="refresh" onClick=${() => store.retry(message)}>Send again</${Button}>` : null}
     ${reply ? html`<div class="chat-reply"><${Text} block>${reply}</${Text}></div>` : null}
@@ -64,6 +64,13 @@ export function Message({ message, store, inside = false }) {
   </div>`;
 }
 
+/** Why a call is not made yet: how full its lane is. */
+function LaneNow({ call, store }) {
+  const lane = call.state === "queued" ? store.lanes.value.get(call.lane) : null;
+  if (!lane) return null;
+  return html`<span class="dim">${lane.running} of ${lane.concurrency} run there, ${lane.waiting} wait</span>`;
+}
+
 function Times({ call }) {
   const waited = call.startedMs && call.queuedMs ? call.startedMs - call.queuedMs : 0;
   return html`<span class="chat-times dim">
@@ -81,7 +88,7 @@ function gist(args) {
   return first === undefined ? "" : String(first).split("\n")[0].slice(0, 90);
 }
 
-function Call({ call }) {
+function Call({ call, store }) {
   const status = callStatus(call);
   const isOn = ["running", "written"].includes(call.state);
   return html`<details class="chat-call chat-call-${status.tone}" open=${isOn && Boolean(call.output)}>
@@ -91,6 +98,7 @@ function Call({ call }) {
       <span class="chat-gist mono dim">${shown(gist(call.args))}</span>
       ${call.lane ? html`<span class="chip">${shown(call.lane)}</span>` : null}
       <${Badge} tone=${status.tone}>${shown(status.text)}</${Badge}>
+      <${LaneNow} call=${call} store=${store} />
       ${call.attempt > 1 ? html`<span class="dim">attempt ${call.attempt}</span>` : null}
       <${Times} call=${call} />
     </summary>
@@ -119,7 +127,7 @@ function Folded({ items, draw, word }) {
     ${items.slice(hidden).map(draw)}`;
 }
 
-function Round({ round }) {
+function Round({ round, store }) {
   const calls = [...round.calls.values()];
   return html`<div class="chat-round">
     ${round.reasoning.length
@@ -127,7 +135,7 @@ function Round({ round }) {
       : null}
     ${round.text.length ? html`<${Words} pieces=${round.text} class="chat-said" />` : null}
     <${Folded} items=${calls} word="call"
-      draw=${(call) => html`<${Still} key=${call.id} v=${call.v} draw=${() => html`<${Call} call=${call} />`} />`} />
+      draw=${(call) => html`<${Still} key=${call.id} v=${call.v} draw=${() => html`<${Call} call=${call} store=${store} />`} />`} />
   </div>`;
 }
 
@@ -170,7 +178,7 @@ function Children({ list }) {
 }
 
 function Item({ item, chat, store }) {
-  if (item.kind === "round") return html`<${Round} round=${item.round} />`;
+  if (item.kind === "round") return html`<${Round} round=${item.round} store=${store} />`;
   if (item.kind !== "steered") return html`<${Words} pieces=${[item.text]} class="chat-said" />`;
   const known = item.ids.map((id) => chat.messages.get(id)).filter((each) => each?.isKnown);
   return html`${known.map((each) => html`<${Message} key=${each.id} message=${each} store=${store} inside />`)}
@@ -186,7 +194,7 @@ function Foot({ run, store }) {
   const facts = [took, run.tokens ? `${number(run.tokens)} tokens` : "", cost, run.toolCalls ? plural(run.toolCalls, "call") : ""];
   const answer = run.answer ?? "";
   return html`<div class="chat-foot dim">
-    <span class="num">${facts.filter(Boolean).join(" · ")}</span>
+    ${facts.some(Boolean) ? html`<span class="num">${facts.filter(Boolean).join(" · ")}</span>` : null}
     <a href=${href("story", "run", run.id)} aria-label="Story of this run">Story</a>
     ${isOver && !run.rounds.length
       ? html`<${Button} kind="quiet" onClick=${() => store.readWork(run)}>Show its work</${Button}>`

@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { ask, newKey } from "../core/api.js";
 import { follow } from "../core/streams.js";
 import { gathered, keep } from "./chat_keep.js";
-import { isWaiting, liveRun, messageOf, newChat, reopened, takeEvent, takeMessage, takePast, takePending } from "./chat_model.js";
+import { isWaiting, liveRun, messageOf, newChat, reopened, takeEvent, takeMessage, takePast, takePending, takeText } from "./chat_model.js";
 import { foldRun, newRun } from "./chat_run.js";
 import { isWorthAgain, outboxOf, pauseOf } from "./composer_model.js";
 
@@ -21,6 +21,7 @@ export class ChatStore {
     this.trouble = signal(null); // why the past cannot be read
     this.isRead = signal(false);
     this.settings = signal(null); // those of its queue
+    this.lanes = signal(new Map()); // those of its tools, by their names, while it is in memory
     this.waitingCount = signal(0);
     this.own = new Set(); // what was sent from here
     this.replies = new Map(); // answers to commands, by their message
@@ -36,7 +37,7 @@ export class ChatStore {
     this.readPendingSoon = gathered(() => this.quietly(() => this.readPending()), 250);
     this.readSessionSoon = gathered(() => this.quietly(() => this.readSession()), 200);
     this.readUnreadSoon = gathered(() => this.quietly(() => this.readUnread()), 30);
-    this.known = { queue: 0, settings: 0, run: "" };
+    this.known = { queue: 0, settings: 0, calls: 0, run: "" };
   }
 
   /** The view has gone. */
@@ -102,9 +103,10 @@ export class ChatStore {
     const run = liveRun(chat);
     const now = run ? `${run.id} ${run.state}` : "";
     if (chat.queue !== known.queue) this.readPendingSoon();
-    if (chat.settings !== known.settings || now !== known.run || chat.queue !== known.queue) this.readSessionSoon();
+    const isOther = chat.settings !== known.settings || chat.calls !== known.calls || chat.queue !== known.queue;
+    if (isOther || now !== known.run) this.readSessionSoon();
     if (this.wanted().length) this.readUnreadSoon();
-    this.known = { queue: chat.queue, settings: chat.settings, run: now };
+    this.known = { queue: chat.queue, settings: chat.settings, calls: chat.calls, run: now };
   }
 
   /** Messages whose text is needed: of thousands that wait the queue shows what is wanted. */
@@ -175,6 +177,7 @@ export class ChatStore {
     const found = await ask(this.home);
     this.settings.value = found.settings;
     this.waitingCount.value = found.waiting;
+    this.lanes.value = new Map(found.lanes.map((each) => [each.name, each]));
     this.changed();
   }
 
@@ -291,11 +294,7 @@ export class ChatStore {
   taken(receipt, text) {
     const id = receipt.sent ?? receipt.message_id;
     this.own.add(id);
-    const message = messageOf(this.chat, id);
-    if (!message.isKnown && id === receipt.message_id) {
-      Object.assign(message, { text, isKnown: true, v: message.v + 1 });
-      this.chat.unread.delete(id);
-    }
+    const message = id === receipt.message_id ? takeText(this.chat, id, text) : messageOf(this.chat, id);
     if (!message.state) {
       Object.assign(message, { state: receipt.disposition, position: receipt.position, reason: receipt.reason });
       this.chat.shape += 1;

@@ -18,6 +18,7 @@ function Completion({ id, list, at, onPick }) {
 /** What a message does now, and what is written about the queue. */
 function Effect({ mode, store, editing }) {
   if (editing) return html`<span>Changes a message that waits. Esc leaves it as it is.</span>`;
+  store.version.value; // a component that reads a signal is drawn again only when one of its own has changed
   const run = store.live();
   const waiting = store.waitingCount.value;
   return html`<span>${effectOf(mode, run ? { state: run.state, isEnding: run.isEnding, waiting } : { waiting })}</span>`;
@@ -134,10 +135,10 @@ export function Composer({ store, given, onHelp }) {
         ${editing ? "Change" : "Send"}</${Button}>
     </div>
     <div class="composer-foot">
-      <label class="composer-mode"><span class="visually-hidden">Mode</span>
-        <select value=${mode} onChange=${(event) => setMode(event.target.value)} disabled=${Boolean(editing)}>
-          ${MODES.map((each) => html`<option key=${each} value=${each}>${modeName(each, own || "queue's own")}</option>`)}
-        </select></label>
+      <select class="composer-mode" aria-label="Mode" value=${mode} disabled=${Boolean(editing)}
+        onChange=${(event) => setMode(event.target.value)}>
+        ${MODES.map((each) => html`<option key=${each} value=${each}>${modeName(each, own || "queue's own")}</option>`)}
+      </select>
       <span class="composer-effect dim" id="${id}-effect">
         <${Effect} mode=${mode || own || "collect"} store=${store} editing=${editing} /></span>
       ${editing ? html`<${Button} kind="quiet" onClick=${leaveEditing}>Leave it</${Button}>` : null}

@@ -6,7 +6,7 @@ import { useKeys } from "../ui/keys.js";
 import { Loaded, useLoad } from "../ui/load.js";
 import { Badge, Button, Copy, Empty, html, Page, Text, useEffect, useMemo, useRef, useState } from "../ui/parts.js";
 import {
-  countLayers, fileName, findSettings, groupSettings, originText, originTitle, originTone, plain, valueText,
+  countLayers, fileName, findSettings, groupSettings, originText, originTitle, originTone, plain, valueText, wordsOf,
 } from "./config_model.js";
 
 const WORDS = { file: "File", workspace: "Workspace", environment: "Environment", "command line": "Command line", default: "Default" };
@@ -45,7 +45,7 @@ function Changes({ changes }) {
   return html`<section class="card stack config-changes" aria-labelledby="config-changes">
     <div><h2 id="config-changes">Changed since the start</h2>
       <p class="dim">By operators, until the server ends. <a href=${href("audit", { action: "lane" })}>Who, and why</a></p></div>
-    <ul>${changes.map((each) => html`<li key=${`${each.lane} ${each.name}`}><strong><${Text}>${each.lane}</${Text}></strong>
+    <ul>${changes.map((each) => html`<li key=${`${each.lane} ${each.name}`}><strong><${Text}>${each.lane}</${Text}></strong>${" "}
       ${each.name.replaceAll("_", " ")}: <strong class="mono">${plain(each.value)}</strong>
       ${each.configured === null ? null : html`<span class="dim"> instead of ${plain(each.configured)}</span>`}</li>`)}</ul>
     <p><a href=${href("lanes")}>To the lanes</a></p>
@@ -90,7 +90,8 @@ function Row({ setting }) {
   const value = valueText(setting);
   return html`<tr>
     <td data-label="Setting"><div><code><${Text}>${setting.setting}</${Text}></code>
-      ${setting.says ? html`<div class="dim config-says">${setting.says}</div>` : null}
+      ${setting.says ? html`<div class="dim config-says">${wordsOf(setting.says).map(([part, isName]) =>
+        (isName ? html`<code>${part}</code>` : part))}</div>` : null}
       ${setting.used ? null : html`<${Badge} tone="warn" title="Nothing here goes by it">not used</${Badge}>`}</div></td>
     <td data-label="Value"><div>${setting.hidden
       ? html`<${Badge} tone="off" title="A secret: it is never shown">hidden</${Badge}>`

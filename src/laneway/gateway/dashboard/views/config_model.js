@@ -3,7 +3,13 @@
 /** A value as one line of text. */
 export function valueText(setting) {
   if (setting.hidden) return "hidden";
-  return plain(setting.value);
+  const note = /^\((.*)\)$/.exec(setting.origin.note ?? "")?.[1];
+  return setting.value === null && note ? note : plain(setting.value);
+}
+
+/** A text with names between backticks as parts: `[[text, isName]]`. */
+export function wordsOf(text) {
+  return text.split("`").map((part, index) => [part, index % 2 === 1]).filter(([part]) => part);
 }
 
 /** Any value as one would write it. */
@@ -16,7 +22,7 @@ export function plain(value) {
 
 /** Where a value came from, in words: "agent.yaml:12", "LANEWAY_PORT", "default". */
 export function originText({ layer, file, line, name, note }) {
-  if (layer === "default") return note ? `default ${note.replace(/^\((.*)\)$/, "$1")}` : "default";
+  if (layer === "default") return note && !note.startsWith("(") ? `default ${note}` : "default";
   if (file) return line ? `${fileName(file)}:${line}` : fileName(file);
   if (name) return layer === "environment" ? `variable ${name}` : `option ${name}`;
   return layer;

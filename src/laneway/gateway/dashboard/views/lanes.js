@@ -1,12 +1,11 @@
 /** Live lanes: what runs, what waits, and why; pause, resize and cancel in place. */
 import { ask } from "../core/api.js";
-import { useStream } from "../core/live.js";
+import { link, useStream } from "../core/live.js";
 import { number, plural, shown } from "../core/format.js";
-import { go, href } from "../core/router.js";
 import { useKeys } from "../ui/keys.js";
 import { useLoad } from "../ui/load.js";
-import { Badge, Button, Empty, ErrorBox, html, Loading, Page, Since, tell, Text, useEffect, useMemo, useRef, useState } from "../ui/parts.js";
-import { link } from "../core/live.js";
+import { Badge, Button, Empty, ErrorBox, html, Loading, Page, Since, tell, Text } from "../ui/parts.js";
+import { useEffect, useMemo, useRef, useState } from "../ui/parts.js";
 import { resize, turn } from "./lanes_acts.js";
 import { JobDialog, LaneDialog, Plots } from "./lanes_details.js";
 import { Rows } from "./lanes_list.js";
@@ -56,6 +55,7 @@ export default function Lanes({ params, query }) {
   const [active, setActive] = useState("");
   const [drafts, setDrafts] = useState(new Map());
   const [job, setJob] = useState(null);
+  const [near, setNear] = useState(params[0]); // in the address only when somebody came with it: another one is another view
   const search = useRef(null);
   const isWide = useWide();
   const heights = isWide ? HEIGHTS.wide : HEIGHTS.narrow;
@@ -68,20 +68,25 @@ export default function Lanes({ params, query }) {
     else next.set(track.name, wanted);
     return next;
   });
-  const show = (track) => go(href("lanes", track.name));
+  const show = (track) => setNear(track.name);
   const chosen = rows.find((row) => row.type === "lane" && row.id === active)?.track;
   useLaneKeys({ rows, active, setActive, chosen, drafts, draft, show, search });
 
-  const near = params[0];
+  const isCut = Boolean(filter) || onlyBusy;
+  const showAll = () => {
+    setFilter("");
+    setOnlyBusy(false);
+  };
   const track = near === undefined ? null : traffic.lanes.get(near) ?? null;
   const lost = link.value.state === "refused" ? link.value.error : null;
-  return html`<${Page} title="Lanes" lead=${html`<${Lead} traffic=${traffic} isThere=${isThere} />`} class="lanes">
+  return html`<${Page} title="Lanes" lead=${html`<${Lead} traffic=${traffic} isThere=${isThere} show=${show} />`} class="lanes">
     ${lost ? html`<${ErrorBox} error=${lost} />` : null}
     <${Totals} step=${step} />
     <div class="toolbar lane-tools">
       <input type="search" class="lane-filter" placeholder="Filter by lane, session or tool" aria-label="Filter lanes" value=${filter}
         ref=${search} onInput=${(event) => setFilter(event.target.value)} />
-      <label class="lane-check"><input type="checkbox" checked=${onlyBusy} onChange=${(event) => setOnlyBusy(event.target.checked)} /> Only busy</label>
+      <label class="lane-check"><input type="checkbox" checked=${onlyBusy}
+        onChange=${(event) => setOnlyBusy(event.target.checked)} /> Only busy</label>
       <span class="dim num lane-shown">${isThere ? plural(traffic.lanes.size, "lane") : ""}</span>
     </div>
     ${!isThere ? (lost ? null : html`<${Loading} text="Looking at the lanes …" />`)
@@ -91,24 +96,28 @@ export default function Lanes({ params, query }) {
         return html`<${LaneRow} row=${row} isActive=${row.id === active} draft=${drafts.get(row.id)} onDraft=${draft}
           onActive=${(each) => setActive(each.id)} onLane=${show} onJob=${setJob} />`;
       }} />`
-      : html`<${Empty} title=${filter || onlyBusy ? "No lane fits" : "There are no lanes"}>
-          ${filter || onlyBusy ? html`<${Button} onClick=${() => { setFilter(""); setOnlyBusy(false); }}>Show all lanes</${Button}>` : "Send a message, and its session has lanes."}</${Empty}>`}
+      : html`<${Empty} title=${isCut ? "No lane fits" : "There are no lanes"}>
+          ${isCut ? html`<${Button} onClick=${showAll}>Show all lanes</${Button}>` : "Send a message, and its session has lanes."}
+        </${Empty}>`}
     ${isThere && near !== undefined ? html`<${LaneDialog} key=${near} track=${track ?? filled({ name: near, kind: "session" })} step=${step}
-      onClose=${() => go("/lanes")} onJob=${setJob} />` : null}
+      onClose=${() => setNear(undefined)} onJob=${setJob} />` : null}
     ${job ? html`<${JobDialog} key=${job.id} job=${job} onClose=${() => setJob(null)} />` : null}
   </${Page}>`;
 }
 
 /** In one line: what goes on, and what waits longest and why. */
-function Lead({ traffic, isThere }) {
+function Lead({ traffic, isThere, show }) {
   if (!isThere) return null;
   const { running, waiting, lent, max_concurrent: cap, draining } = traffic.totals;
   const longest = longestWait(traffic);
   const first = longest?.queue[0];
-  return html`<span class="lane-lead"><b class="num">${number(running)}</b> running, <b class="num">${number(waiting)}</b> waiting${
-    lent ? html`, <b class="num">${number(lent)}</b> lent` : null}${cap ? html` <span class="num">(at most ${number(cap)} at once)</span>` : null}.
-    ${longest ? html` Longest wait: <${Since} ms=${longest.oldest_since_ms} /> in <a href=${href("lanes", longest.name)}>${shown(shortName(longest))}</a>${
-      first?.why ? html`, <${Text}>${whyText(first)}</${Text}>` : null}.` : waiting ? null : " Nothing waits."}
+  const lends = lent ? html`, <b class="num">${number(lent)}</b> lent` : null;
+  const most = cap ? html` <span class="num">(at most ${number(cap)} at once)</span>` : null;
+  const why = first?.why ? html`, <${Text}>${whyText(first)}</${Text}>` : null;
+  return html`<span class="lane-lead">
+    <b class="num">${number(running)}</b> running, <b class="num">${number(waiting)}</b> waiting${lends}${most}.
+    ${longest ? html` Longest wait: <${Since} ms=${longest.oldest_since_ms} /> in${" "}
+      <button type="button" class="lane-link" onClick=${() => show(longest)}>${shown(shortName(longest))}</button>${why}.` : waiting ? null : " Nothing waits."}
     ${draining ? html` <${Badge} tone="warn">draining</${Badge}>` : null}</span>`;
 }
 
@@ -120,7 +129,9 @@ function Totals({ step }) {
   useEffect(() => {
     if (step) setSeries((before) => before && withStep(before, step));
   }, [step]);
-  if (!series) return html`<div class="card lane-totals">${load.error ? html`<${ErrorBox} error=${load.error} retry=${load.reload} />` : null}</div>`;
+  if (!series) {
+    return html`<div class="card lane-totals">${load.error ? html`<${ErrorBox} error=${load.error} retry=${load.reload} />` : null}</div>`;
+  }
   return html`<div class="card lane-totals"><${Plots} series=${series} what="all lanes" height=${84} /></div>`;
 }
 

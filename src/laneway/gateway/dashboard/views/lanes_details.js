@@ -65,7 +65,8 @@ function Facts({ track }) {
     ["Shares a cap with", track.group || null],
     ["Is for", describe(track) || null],
   ].filter(([, value]) => value !== null);
-  return html`<dl class="lane-facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd class="num">${shown(value)}</dd></div>`)}</dl>`;
+  return html`<dl class="lane-facts">${facts.map(([name, value]) => html`<div key=${name}>
+    <dt>${name}</dt><dd class="num">${shown(value)}</dd></div>`)}</dl>`;
 }
 
 function Change({ track }) {
@@ -87,7 +88,8 @@ function Change({ track }) {
       </${Field}>
       <${Button} onClick=${apply} disabled=${!isRight || count === track.concurrency}>Apply</${Button}>
     </div>` : null}
-    <div class="row"><${Button} icon=${track.paused ? "play" : "pause"} onClick=${() => turn(track)}>${track.paused ? "Resume" : "Pause"}</${Button}></div>
+    <div class="row"><${Button} icon=${track.paused ? "play" : "pause"} onClick=${() => turn(track)}>
+      ${track.paused ? "Resume" : "Pause"}</${Button}></div>
     ${track.role === "template" ? null : track.closed_until_ms !== null
       ? html`<div class="row"><span>Closed for another <${Countdown} until=${track.closed_until_ms} /></span>
           <${Button} onClick=${() => open(track)}>Open now</${Button}></div>`
@@ -163,7 +165,8 @@ export function JobDialog({ job: known, onClose }) {
 function Blockers({ jobs }) {
   if (!jobs.length) return null;
   return html`<section><h3>Before it</h3><ul class="lane-blockers">${jobs.map((job, at) => html`<li key=${job.id || at}>
-    <${Text}>${jobName(job)}</${Text}> <span class="dim">${jobKind(job)}, ${job.state}, <${Since} ms=${job.since_ms} /></span></li>`)}</ul></section>`;
+    <${Text}>${jobName(job)}</${Text}>${" "}
+    <span class="dim">${jobKind(job)}, ${job.state}, <${Since} ms=${job.since_ms} /></span></li>`)}</ul></section>`;
 }
 
 /** The session may be of another workspace than the one that is chosen. */

@@ -3,7 +3,7 @@
 const BUSY_FOR_MS = 15000; // a session that has just done something keeps its place for a while: rows must not jump about
 const ROLES = ["session", "control", "query", "execute", "generate"];
 const TURNS = ["main", "subagent", "cron"];
-const SHARED_ORDER = { turns: 0, "": 1, model: 2, template: 3 };
+const SHARED_ORDER = { turns: 0, "": 1, model: 2, waits: 3, template: 4 };
 
 /** More slots than this are as good as no limit. */
 export const UNLIMITED = 100000;
@@ -42,7 +42,7 @@ export function fold(traffic, type, facts) {
   for (const each of facts.lanes ?? []) {
     const track = filled(each);
     const before = lanes.get(track.name);
-    if (!before || before.kind !== track.kind || before.session !== track.session || before.workspace !== track.workspace) traffic.shape += 1;
+    if (!before || ["kind", "session", "workspace"].some((each) => before[each] !== track[each])) traffic.shape += 1;
     lanes.set(track.name, track);
     if (track.kind === "session" && isBusy(track)) traffic.busy.set(sessionOf(track), facts.at_ms);
   }
@@ -64,6 +64,7 @@ function sessionOf(track) {
 /** The name of a lane without what its group says already. */
 export function shortName(track) {
   if (track.role === "session") return "turns of this session";
+  if (track.role === "waits") return "answers";
   if (track.role === "model") return track.name.slice(track.name.indexOf("model:") + 6);
   return track.kind === "shared" ? track.name : track.name.slice(track.name.lastIndexOf("/") + 1);
 }
@@ -102,12 +103,14 @@ export function grouped(traffic) {
     else (track.role === "template" ? templates : shared).push(track.name);
   }
   const lane = (name) => traffic.lanes.get(name);
-  shared.sort((a, b) => (SHARED_ORDER[lane(a).role] ?? 1) - (SHARED_ORDER[lane(b).role] ?? 1) || TURNS.indexOf(a) - TURNS.indexOf(b) || compare(a, b));
+  const order = (name) => SHARED_ORDER[lane(name).role] ?? 1;
+  shared.sort((a, b) => order(a) - order(b) || TURNS.indexOf(a) - TURNS.indexOf(b) || compare(a, b));
   templates.sort((a, b) => place(a) - place(b) || compare(a, b));
   for (const names of sessions.values()) names.sort((a, b) => sessionPlace(lane(a)) - sessionPlace(lane(b)) || compare(a, b));
   for (const names of workspaces.values()) names.sort(compare);
   const keys = [...sessions.keys()].sort(compare);
-  traffic.groups = { shape: traffic.shape, shared, templates, workspaces: [...workspaces].sort(([a], [b]) => compare(a, b)), sessions, keys };
+  const places = [...workspaces].sort(([a], [b]) => compare(a, b));
+  traffic.groups = { shape: traffic.shape, shared, templates, workspaces: places, sessions, keys };
   return traffic.groups;
 }
 

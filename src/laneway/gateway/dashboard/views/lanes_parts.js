@@ -6,6 +6,10 @@ import { open, resize, turn } from "./lanes_acts.js";
 import { freeSlots, jobKind, jobName, jobsOf, shortName, trouble, UNLIMITED, whyText } from "./lanes_model.js";
 
 const MODES = { external: "made by workers", hybrid: "watched by workers", mixed: "differs by workspace" };
+const FOR = {
+  turns: "turns of sessions", model: "model calls", tools: "tool calls", session: "one turn at a time", template: "in each session",
+  waits: "turns that wait for an answer",
+};
 
 /** A head of a group: folds and unfolds it. */
 export function Head({ row, onFold }) {
@@ -28,7 +32,8 @@ export function SessionRow({ row, onFold, onJob }) {
     ${row.workspace && row.workspace !== "default" ? html`<span class="chip">${shown(row.workspace)}</span>` : null}
     ${isStopped ? html`<${Badge} tone="warn">stopped</${Badge}>` : null}
     <span class="lane-session-jobs">
-      ${row.open ? null : jobs.slice(0, 8).map((job, at) => html`<${Cell} key=${job.id || at} job=${job} onJob=${onJob} inSession=${true} />`)}
+      ${row.open ? null : jobs.slice(0, 8).map((job, at) => html`<${Cell} key=${job.id || at} job=${job} onJob=${onJob}
+        inSession=${true} />`)}
       ${!row.open && jobs.length > 8 ? html`<span class="dim num">+${jobs.length - 8}</span>` : null}
       ${jobs.length ? null : html`<span class="dim">idle</span>`}
     </span>
@@ -41,18 +46,18 @@ export function Cell({ job, onJob, inSession = false }) {
   const tone = job.lent ? "lent" : isWaiting ? (job.position ? "wait" : "hold") : "run";
   const name = shown(jobName(job, inSession));
   const note = [
-    `${name}: ${jobKind(job)}, ${job.lent ? "has lent its slot" : job.state}`,
+    `${jobKind(job)}, ${job.lent ? "has lent its slot" : job.state}`,
     job.why ? shown(job.why) : "",
     job.borrowed_from ? "in a lent slot" : "",
     job.cancelling ? "is being ended" : "",
   ].filter(Boolean).join("; ");
   const marks = `lane-cell lane-cell-${tone}${job.borrowed_from ? " lane-cell-borrowed" : ""}${job.cancelling ? " lane-cell-ending" : ""}`;
   if (job.foreign) return html`<span class="${marks} lane-cell-foreign" title=${note}>${name}</span>`;
-  return html`<button type="button" class=${marks} title=${note} aria-label=${note} onClick=${() => onJob(job)}>
-    <span class="lane-cell-name">${name}</span>
-    ${job.lent ? html`<span class="lane-cell-mark" aria-hidden="true">lent</span>` : null}
-    ${job.borrowed_from ? html`<span class="lane-cell-mark" aria-hidden="true">borrowed</span>` : null}
-    ${isWaiting ? null : html`<span class="lane-cell-time" aria-hidden="true"><${Since} ms=${job.since_ms} /></span>`}
+  return html`<button type="button" class=${marks} title=${`${name}: ${note}`} onClick=${() => onJob(job)}>
+    <span class="lane-cell-name">${name}</span><span class="visually-hidden">, ${note}</span>
+    ${job.lent ? html`<span class="lane-cell-mark">lent</span>` : null}
+    ${job.borrowed_from ? html`<span class="lane-cell-mark">borrowed</span>` : null}
+    ${isWaiting ? null : html`<span class="lane-cell-time"><${Since} ms=${job.since_ms} /></span>`}
   </button>`;
 }
 
@@ -80,11 +85,11 @@ export function Track({ track, onJob, most = 12 }) {
 export function State({ track }) {
   const what = trouble(track);
   if (what === "paused") {
-    return html`<${Badge} tone="warn">paused</${Badge}>${track.pause_reason ? html` <span class="dim"><${Text}>${track.pause_reason}</${Text}></span>` : null}`;
+    return html`<${Badge} tone="warn">paused</${Badge}> <${Why} text=${track.pause_reason} />`;
   }
   if (what === "closed") {
-    return html`<${Badge} tone="warn">closed</${Badge}> <span class="lane-closed">opens in <${Countdown} until=${track.closed_until_ms} /></span>
-      ${track.closed_reason ? html` <span class="dim"><${Text}>${track.closed_reason}</${Text}></span>` : null}`;
+    return html`<${Badge} tone="warn">closed</${Badge}>${" "}
+      <span class="lane-closed">opens in <${Countdown} until=${track.closed_until_ms} /></span> <${Why} text=${track.closed_reason} />`;
   }
   if (what === "critical" || what === "warning" || what === "pressure") {
     const note = what === "pressure" ? "More waits here than its threshold." : `The queue is long (${what}).`;
@@ -96,10 +101,14 @@ export function State({ track }) {
   return html`<span class="dim">${describe(track)}</span>`;
 }
 
+function Why({ text }) {
+  return text ? html`<span class="dim" title=${shown(text)}><${Text}>${text}</${Text}></span>` : null;
+}
+
 function Waiting({ track }) {
-  const first = track.queue[0];
-  return html`<span class="dim lane-why" title=${first ? shown(whyText(first)) : ""}>
-    ${track.oldest_since_ms === null ? null : html`longest <${Since} ms=${track.oldest_since_ms} />`}${first?.why ? html` · ${shown(whyText(first))}` : null}</span>`;
+  const why = shown(track.queue.length ? whyText(track.queue[0]) : "");
+  return html`<span class="dim lane-why" title=${why}>
+    ${track.oldest_since_ms === null ? null : html`longest <${Since} ms=${track.oldest_since_ms} />`}${why ? ` · ${why}` : ""}</span>`;
 }
 
 /** What a lane is for. */
@@ -107,7 +116,7 @@ export function describe(track) {
   const mode = MODES[track.mode];
   if (mode) return mode;
   if (track.rate) return `at most ${track.rate[0]} in ${duration(track.rate[1])}`;
-  return { turns: "turns of sessions", model: "model calls", tools: "tool calls", session: "one turn at a time", template: "in each session" }[track.role] ?? "";
+  return FOR[track.role] ?? "";
 }
 
 /** A lane: what it is, its track, its numbers, and what can be done about it. */
@@ -125,7 +134,8 @@ export function LaneRow({ row, isActive, draft, onDraft, onActive, onLane, onJob
     <div class="lane-side">
       <span class="lane-count num" title="slots taken, of all"><b>${number(track.running)}</b>${" "}
         <span class="dim">/ ${track.concurrency >= UNLIMITED ? "∞" : number(track.concurrency)}</span></span>
-      <span class="lane-wait num ${track.waiting ? "" : "dim"}" title="jobs that wait"><b>${number(track.waiting)}</b> <span class="dim">wait</span></span>
+      <span class="lane-wait num ${track.waiting ? "" : "dim"}" title="jobs that wait">
+        <b>${number(track.waiting)}</b> <span class="dim">wait</span></span>
       <${Controls} track=${track} name=${name} draft=${draft} onDraft=${onDraft} />
     </div>
   </div>`;
@@ -146,9 +156,11 @@ export function Controls({ track, name, draft, onDraft }) {
       <${Button} kind="quiet" icon="minus" title=${`One slot less in ${name}`} disabled=${wanted <= 1} onClick=${() => step(-1)} />
       <span class="num lane-width" aria-live="polite">${draft === undefined ? "" : number(wanted)}</span>
       <${Button} kind="quiet" icon="plus" title=${`One slot more in ${name}`} onClick=${() => step(1)} />
-      ${draft === undefined ? null : html`<${Button} kind="primary" onClick=${apply} title=${`Give ${name} ${wanted} slots`}>Apply</${Button}>`}
+      ${draft === undefined ? null
+        : html`<${Button} kind="primary" onClick=${apply} title=${`Give ${name} ${wanted} slots`}>Apply</${Button}>`}
     </span>` : null}
-    ${isClosed ? html`<${Button} kind="plain" onClick=${() => open(track)} title=${`Open ${name} before its time`}>Open</${Button}>` : null}
-    <${Button} kind="quiet" icon=${track.paused ? "play" : "pause"} title=${`${track.paused ? "Resume" : "Pause"} ${name}`} onClick=${() => turn(track)} />
+    ${isClosed ? html`<${Button} onClick=${() => open(track)} title=${`Open ${name} before its time`}>Open</${Button}>` : null}
+    <${Button} kind="quiet" icon=${track.paused ? "play" : "pause"} title=${`${track.paused ? "Resume" : "Pause"} ${name}`}
+      onClick=${() => turn(track)} />
   </span>`;
 }

@@ -6,7 +6,7 @@ import { Button, Empty, ErrorBox, html, Loading, tell, toast, useEffect, useMemo
 import { pacer } from "./overview_model.js";
 import { QueueList } from "./queue_list.js";
 import {
-  changed, emptyQueue, hasGap, indexOf, modeName, moved, mover, refusedWords, rowsOf, sliceFor, withSlice, without,
+  changed, covers, emptyQueue, hasGap, indexOf, modeName, moved, mover, refusedWords, rowsOf, sliceFor, withSlice, without,
 } from "./queue_model.js";
 import { Editor, QueueRow } from "./queue_row.js";
 import { QueueSettings } from "./queue_settings.js";
@@ -102,6 +102,11 @@ function useQueue(sessionKey, version) {
       try {
         const page = await ask(path, { query: { after: after || "", limit }, signal: state.abort.signal });
         if (turn !== state.turn || state.moves.isBusy) return;
+        if (!covers({ after, limit }, state.range, page.total)) { // somebody has scrolled away meanwhile
+          state.isStale = state.isStale || fresh;
+          await read();
+          return;
+        }
         set(withSlice(state.queue, page, { fresh }));
         setError(null);
       } catch (problem) {

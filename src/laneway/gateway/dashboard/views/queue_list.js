@@ -39,7 +39,7 @@ export function QueueList({ rows, render, label, tallId, onRange, onMove, onKey 
     };
   }, []);
 
-  useEffect(() => onRange(from, to), [from, to, rows.length]);
+  useEffect(() => onRange(from, to), [from, to, rows]);
 
   useLayoutEffect(() => {
     focus.current.isRendering = false;
@@ -75,7 +75,7 @@ export function QueueList({ rows, render, label, tallId, onRange, onMove, onKey 
   };
   const focusOut = (event) => {
     // While rows are being put in order the browser takes the focus away by itself: that is no wish of anybody.
-    if (focus.current.isRendering || box.current.contains(event.relatedTarget) || !document.hasFocus()) return;
+    if (focus.current.isRendering || !box.current || box.current.contains(event.relatedTarget) || !document.hasFocus()) return;
     focus.current.id = null;
   };
 

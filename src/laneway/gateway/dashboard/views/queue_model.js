@@ -43,6 +43,11 @@ export function sliceFor(from, to, total = Infinity) {
   return { after, limit: Math.min(1000, Math.max(SLICE, to - after + BEFORE)) };
 }
 
+/** Whether a slice has every row of `[from, to)` that there is. */
+export function covers({ after, limit }, [from, to], total) {
+  return after <= Math.min(from, total) && Math.min(to, total) <= after + limit;
+}
+
 /** Whether a row of `[from, to)` was not read. */
 export function hasGap(queue, from, to) {
   for (let index = Math.max(0, from); index < Math.min(to, queue.slots.length); index += 1) {

@@ -243,14 +243,18 @@ export function isOpen(schedule) {
   return Boolean(schedule.last_message_id && !schedule.last_outcome && !schedule.last_note);
 }
 
+const PARTS = { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+
 /** A moment in a timezone: "Mon 16 Nov, 09:00". */
 export function inZone(ms, zone) {
-  const options = { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  let format;
   try {
-    return new Intl.DateTimeFormat("en-GB", { ...options, timeZone: zone || undefined }).format(ms);
+    format = new Intl.DateTimeFormat("en-GB", { ...PARTS, timeZone: zone || undefined });
   } catch {
-    return new Intl.DateTimeFormat("en-GB", options).format(ms); // a zone that this browser does not know
+    format = new Intl.DateTimeFormat("en-GB", PARTS); // a zone that this browser does not know
   }
+  const part = Object.fromEntries(format.formatToParts(ms).map(({ type, value }) => [type, value]));
+  return `${part.weekday} ${part.day} ${part.month}, ${part.hour}:${part.minute}`;
 }
 
 /** Whether two zones have the same time at a moment. */

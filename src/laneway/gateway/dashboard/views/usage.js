@@ -5,7 +5,9 @@ import { go, href } from "../core/router.js";
 import { Loaded, useLoad } from "../ui/load.js";
 import { Button, Empty, html, Page, Text, useEffect } from "../ui/parts.js";
 import { Plot } from "../ui/plot.js";
-import { beginOf, daySeries, groupOf, GROUPS, limitRows, periodOf, PERIODS, priceNote, shareOf, tokensOf } from "./usage_model.js";
+import {
+  beginOf, compact, daySeries, groupOf, GROUPS, limitRows, periodOf, PERIODS, priceNote, shareOf, tokensOf,
+} from "./usage_model.js";
 
 const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const POLL_MS = 15000; // a call more is no reason to hurry
@@ -72,7 +74,8 @@ function Totals({ total }) {
   ];
   return html`<div class="usage-totals">${facts.map(([name, value]) => html`<div class="card" key=${name}>
       <div class="dim">${name}</div><div class="usage-number num">${value}</div></div>`)}</div>
-    ${note ? html`<p class="dim">${note} Prices can be set: <code>providers</code> in the configuration.</p>` : null}`;
+    ${note ? html`<p class="dim">${note} The configuration can say it: <code>input_price</code> and <code>output_price</code>.</p>`
+      : null}`;
 }
 
 function Days({ data }) {
@@ -80,13 +83,13 @@ function Days({ data }) {
   const isPriced = data.days.total.priced_calls > 0;
   const tokens = [
     { label: "Tokens in", values: found.input, color: "--run", fill: true },
-    { label: "Tokens out", values: found.output, color: "--ok" },
+    { label: "Tokens out", values: found.output, color: "--ok", fill: true },
   ];
   return html`<section class="card stack" aria-labelledby="usage-days">
     <h2 id="usage-days">By day</h2>
-    ${found.x.length < 2 ? html`<p class="dim">A longer period shows a curve.</p>` : html`<div class="usage-plots">
-      <${Plot} label="Tokens by day" x=${found.x} series=${tokens} height=${PLOT_HEIGHT} />
-      ${isPriced ? html`<${Plot} label="Cost by day" x=${found.x} height=${PLOT_HEIGHT} format=${money}
+    ${found.x.length < 2 ? html`<p class="dim">A longer period shows its days.</p>` : html`<div class="usage-plots">
+      <${Plot} label="Tokens by day" x=${found.x} series=${tokens} height=${PLOT_HEIGHT} days=${true} format=${compact} />
+      ${isPriced ? html`<${Plot} label="Cost by day" x=${found.x} height=${PLOT_HEIGHT} format=${money} days=${true} least=${0.0001}
         series=${[{ label: "Cost", values: found.cost, color: "--wait", fill: true }]} />` : null}
     </div>`}
   </section>`;

@@ -53,6 +53,11 @@ function dayOf(at) {
   return `${at.getFullYear()}-${String(at.getMonth() + 1).padStart(2, "0")}-${String(at.getDate()).padStart(2, "0")}`;
 }
 
+/** A count that fits beside an axis: "950", "12K", "3.4M". */
+export function compact(value) {
+  return new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 }).format(value ?? 0);
+}
+
 /** In and out. */
 export function tokensOf(part) {
   return part.input_tokens + part.output_tokens;

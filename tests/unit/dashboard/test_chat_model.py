@@ -1,0 +1,233 @@
+"""The chat without a page: past, stream and what was told so far fold to the same, in whatever order they come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laneway.gateway.dashboard_files import FOLDER
+from tests.unit.dashboard.node import play
+
+pytestmark = pytest.mark.slow
+
+MODEL = "views/chat_model.js"
+
+SCENE = (Path(__file__).parent / "chat_scene.js").read_text(encoding="utf-8")
+
+
+def scene(script: str, **given: Any) -> Any:
+    """A script that has the session above, the model as `m`, and what the page shows as `shape`."""
+    base = (FOLDER / MODEL).as_uri()
+    return play(MODEL, f"{SCENE}\n{script}", {"base": base, **given})
+
+
+END = [
+    ["run", "t1", "succeeded", ["hi"], ["Hello"], "Hello"],
+    ["run", "t2", "succeeded", ["do"], ["in: also", "Done."], "Done."],
+    ["message", "m4", "and more", "dropped", "one too many"],
+]
+
+
+def test_all_that_is_told_adds_up() -> None:
+    shown = scene(
+        "const chat = m.newChat('s');"
+        "for (const [type, facts] of EVENTS) m.takeEvent(chat, type, facts);"
+        "learn(chat); const run = chat.runs.get('t2'); const call = [...run.rounds[0].calls.values()][0];"
+        "return [shape(chat, blocks), call.state, call.output, call.lane, call.durationMs, run.tokens, m.liveRun(chat),"
+        " [...chat.messages.values()].map((each) => each.state)];"
+    )
+    assert shown[0] == END
+    assert shown[1:7] == ["ok", "a\nb", "execute", 30, 9, None]
+    assert shown[7] == ["ran", "ran", "steered", "dropped"]
+
+
+def test_wherever_somebody_comes_in_the_end_is_the_same() -> None:
+    """The past is read at any moment, and the stream begins at any moment before it; both overlap."""
+    wrong = scene(
+        """
+        const wrong = [];
+        for (let begins = 0; begins <= EVENTS.length; begins += 1) {
+          for (let reads = begins; reads <= EVENTS.length; reads += 1) {
+            const chat = m.newChat("s");
+            const tell = (from, to) => EVENTS.slice(from, to).forEach(([type, told]) => m.takeEvent(chat, type, told));
+            for (const facts of soFar(begins)) m.takeEvent(chat, "so_far", facts);
+            tell(begins, reads);
+            const page = pageAt(reads);
+            m.takePast(chat, page);
+            m.takePending(chat, page.waiting.map((each) => ({ ...each, waited_ms: 0 })));
+            tell(reads, EVENTS.length);
+            learn(chat);
+            const shown = JSON.stringify(shape(chat, blocks));
+            if (shown !== JSON.stringify(given.end)) wrong.push([begins, reads, shown]);
+          }
+        }
+        return wrong.slice(0, 3);
+        """,
+        end=END,
+    )
+    assert wrong == []
+
+
+def test_an_old_page_of_the_past_takes_nothing_back() -> None:
+    """An answer that was on its way for long says what was true then."""
+    wrong = scene(
+        """
+        const wrong = [];
+        for (let reads = 0; reads <= EVENTS.length; reads += 1) {
+          const chat = m.newChat("s");
+          for (const [type, facts] of EVENTS) m.takeEvent(chat, type, facts);
+          learn(chat);
+          const page = pageAt(reads);
+          m.takePast(chat, page);
+          m.takePending(chat, page.waiting.map((each) => ({ ...each, waited_ms: 0 })));
+          if (JSON.stringify(shape(chat, blocks)) !== JSON.stringify(given.end)) wrong.push(
+            [reads, shape(chat, blocks)]);
+        }
+        return wrong.slice(0, 3);
+        """,
+        end=END,
+    )
+    assert wrong == []
+
+
+def test_what_comes_twice_changes_nothing() -> None:
+    shown = scene(
+        "const chat = m.newChat('s');"
+        "for (const [type, facts] of EVENTS) { m.takeEvent(chat, type, facts); m.takeEvent(chat, type, facts); }"
+        "for (const [type, facts] of EVENTS) m.takeEvent(chat, type, facts);"
+        "learn(chat); return shape(chat, blocks);"
+    )
+    assert shown == END
+
+
+def test_a_stream_that_was_cut_goes_on_with_what_was_told_so_far() -> None:
+    """Cut at any moment: stored events come again, pieces do not; `so_far` or the end stand for them."""
+    wrong = scene(
+        """
+        const wrong = [];
+        for (let cut = 0; cut <= EVENTS.length; cut += 1) {
+          for (let back = cut; back <= EVENTS.length; back += 1) {
+            const chat = m.newChat("s");
+            m.takePast(chat, pageAt(0));
+            const tell = (list) => list.forEach(([type, facts]) => m.takeEvent(chat, type, facts));
+            tell(EVENTS.slice(0, cut));
+            m.reopened(chat);
+            tell(EVENTS.slice(cut, back).filter(([, facts]) => facts.seq));
+            for (const facts of soFar(back)) m.takeEvent(chat, "so_far", facts);
+            tell(EVENTS.slice(back));
+            learn(chat);
+            const shown = JSON.stringify(shape(chat, blocks));
+            if (shown !== JSON.stringify(given.end)) wrong.push([cut, back, shown]);
+          }
+        }
+        return wrong.slice(0, 3);
+        """,
+        end=END,
+    )
+    assert wrong == []
+
+
+def test_a_gap_asks_for_all_of_it_again() -> None:
+    shown = scene("const chat = m.newChat('s'); m.takeEvent(chat, 'gap', { type: 'gap' }); return chat.gap;")
+    assert shown is True
+
+
+def test_older_pages_come_before_and_conversations_are_divided() -> None:
+    shown = scene(
+        """
+        const page = pageAt(EVENTS.length);
+        const newer = { ...page, conversation: 3, before: "13", runs: [{ ...page.runs[1], conversation: 2 }],
+          lines: page.lines.filter((line) => line.run_id === "t2"),
+          messages: page.messages.filter((each) => each.message_id !== "m1") };
+        const older = { ...page,
+          before: null, runs: [page.runs[0]], lines: page.lines.filter((line) => line.run_id === "t1"),
+          messages: page.messages.filter((each) => each.message_id === "m1") };
+        const chat = m.newChat("s");
+        m.takePast(chat, newer);
+        const before = [chat.before, blocks.blocksOf(chat).map((each) => each.key)];
+        m.takePast(chat, older, { isOlder: true });
+        return [before, chat.before, blocks.blocksOf(chat).map((each) => each.key)];
+        """
+    )
+    assert shown[0] == ["13", ["t2", "m4", "conversation-3"]]
+    assert shown[1:] == [None, ["t1", "conversation-2", "t2", "m4", "conversation-3"]]
+
+
+def test_the_plan_is_a_checklist_in_the_stream_and_in_what_was_told_so_far() -> None:
+    steps = [
+        {"id": "1", "content": "look", "status": "completed"},
+        {"id": "2", "content": "say", "status": "in_progress"},
+    ]
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        m.takeEvent(chat, ...told(1, "r", "planning_start", { prompt: "go" }));
+        const first = blocks.statusOf(chat.runs.get("r")).text;
+        m.takeEvent(chat, ...told(2, "r", "planning_end", { steps: 2, reason: "" }));
+        m.takeEvent(chat, ...told(3, "r", "task_updated", { tasks: given.steps }));
+        const late = m.newChat("s");
+        m.takeEvent(late, "so_far", { run_id: "r", messages: [], turn: 1, text: "", reasoning: "",
+          calls: [], rounds: [],
+          plan: { state: "made", reason: "", steps: given.steps } });
+        return [first, chat.runs.get("r").plan, late.runs.get("r").plan];
+        """,
+        steps=steps,
+    )
+    plan = {"state": "made", "reason": "", "steps": steps}
+    assert shown[0] == "makes a plan"
+    assert shown[1] == plan
+    assert shown[2] == plan
+
+
+def test_what_became_of_a_message_is_said_in_words() -> None:
+    cases: list[tuple[dict[str, Any], Any]] = [
+        ({"state": "queued", "position": 3, "reason": "a run goes on"}, ["wait", "waits, place 3", "a run goes on"]),
+        ({"state": "parked", "position": 1}, ["wait", "goes into the run at its next step", ""]),
+        ({"state": "held", "position": 2}, ["warn", "held back, place 2", ""]),
+        ({"state": "ran", "outcome": "succeeded"}, None),
+        ({"state": "ran", "outcome": "failed", "reason": "boom"}, ["bad", "its run failed", "boom"]),
+        ({"state": "merged", "outcome": "succeeded"}, ["ok", "answered together with others", ""]),
+        ({"state": "dropped", "reason": "full"}, ["bad", "dropped", "full"]),
+        ({"state": "expired", "reason": "late"}, ["warn", "expired", "late"]),
+    ]
+    shown = scene(
+        "return given.cases.map((facts) => { const end = blocks.becameOf({ reason: '', ...facts });"
+        " return end && [end.tone, end.text, end.reason]; });",
+        cases=[facts for facts, _ in cases],
+    )
+    assert shown == [expected for _, expected in cases]
+
+
+def test_a_growing_text_changes_only_its_last_piece() -> None:
+    shown = scene(
+        "let pieces = []; for (let n = 0; n < 3000; n += 1) runs.addText(pieces, `word ${n}${n % 9 ? ' ' : '\\n'}`);"
+        "return [pieces.length, pieces.join('').length, Math.max(...pieces.map((each) => each.length))];"
+    )
+    assert shown[0] > 5
+    assert shown[1] == sum(len(f"word {n}") + 1 for n in range(3000))
+    assert shown[2] < 8_200
+
+
+def test_many_events_fold_quickly() -> None:
+    """Ten thousand runs are known, and ten thousand pieces come: milliseconds, not seconds."""
+    spent = scene(
+        """
+        const chat = m.newChat("s");
+        for (let n = 0; n < 10000; n += 1) {
+          m.takeEvent(chat, ...stored(2 * n + 1, "turn.started",
+            { turn_id: `t${n}`, state: "starting", messages: [`m${n}`], mode: "" }));
+          m.takeEvent(chat, ...stored(2 * n + 2, "turn.ended",
+            { turn_id: `t${n}`, state: "succeeded", run_ms: 1, answer: "x" }));
+        }
+        const began = performance.now();
+        for (let n = 1; n <= 10000; n += 1) m.takeEvent(chat, ...told(n, "live", "text_delta", { text: "word " }));
+        const folded = performance.now() - began;
+        blocks.blocksOf(chat);
+        return [folded, performance.now() - began - folded, blocks.blocksOf(chat).length];
+        """
+    )
+    assert spent[2] == 10_001
+    assert spent[0] < 2_000  # some 10 ms on an idle machine
+    assert spent[1] < 2_000
