@@ -123,8 +123,9 @@ def test_a_schedule_is_paused_changed_and_deleted(server: Served, open_page: Cal
 
 
 def test_schedules_by_keyboard_on_a_phone(server: Served, open_page: Callable[..., Page]) -> None:
+    add(server, "is there already")
     page = open_page(server, "#/schedules", phone=True, dark=True)
-    expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
+    expect(row_of(page, "is there already").first).to_be_visible()  # by then the keys are bound
     page.keyboard.press("n")
     dialog = page.get_by_role("dialog", name="New schedule")
     dialog.get_by_label("Session").focus()
@@ -211,6 +212,7 @@ def test_settings_are_found_with_their_origins_and_secrets_stay_hidden(
 ) -> None:
     page = open_page(server, "#/config")
     search = page.get_by_label("Search settings")
+    expect(search).to_be_visible()
     page.keyboard.press("/")
     expect(search).to_be_focused()
     page.keyboard.type("queue.cap")
