@@ -17,9 +17,10 @@ export function blocksOf(chat) {
     for (const id of run.messages) taken.add(id);
     for (const id of run.steered) taken.add(id);
   }
+  const first = oldest(chat);
   for (const message of chat.messages.values()) {
     if (taken.has(message.id) || !isFinalMessage(message.state)) continue;
-    if (message.runId && !chat.runs.has(message.runId) && message.seq < oldest(chat)) continue; // its run has not been read yet
+    if (message.runId && !chat.runs.has(message.runId) && message.seq < first) continue; // its run has not been read yet
     found.push({ kind: "message", key: message.id, place: message.seq || Infinity, message, conversation: null });
   }
   return divided(found.sort(inOrder), chat.conversation);

@@ -147,7 +147,8 @@ export function Log({ store, empty, onEdit, onFocusBack }) {
         : null}
       ${isEmpty ? empty : null}
       ${blocks.slice(start, end).map((block) => html`<div key=${block.key} data-block=${block.key} class="chat-block">
-        <${Still} v=${`${versionOf(block)}`} draw=${() => html`<${Block} block=${block} chat=${chat} store=${store} />`} /></div>`)}
+        <${Still} v=${`${chat.number} ${versionOf(block)}`}
+          draw=${() => html`<${Block} block=${block} chat=${chat} store=${store} />`} /></div>`)}
       ${range.end === null ? html`<${Waiting} chat=${chat} store=${store} /><${Outbox} store=${store} onEdit=${onEdit} />` : null}
     </div>
     ${isAway ? html`<${Button} class="chat-down" icon="down" onClick=${toEnd}>To the newest</${Button}>` : null}

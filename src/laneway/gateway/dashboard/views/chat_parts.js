@@ -65,8 +65,8 @@ export function Message({ message, store, inside = false }) {
 }
 
 /** Why a call is not made yet: how full its lane is. */
-function LaneNow({ call, store }) {
-  const lane = call.state === "queued" ? store.lanes.value.get(call.lane) : null;
+function LaneNow({ name, isQueued, store }) {
+  const lane = isQueued ? store.lanes.value.get(name) : null;
   if (!lane) return null;
   return html`<span class="dim">${lane.running} of ${lane.concurrency} run there, ${lane.waiting} wait</span>`;
 }
@@ -98,7 +98,7 @@ function Call({ call, store }) {
       <span class="chat-gist mono dim">${shown(gist(call.args))}</span>
       ${call.lane ? html`<span class="chip">${shown(call.lane)}</span>` : null}
       <${Badge} tone=${status.tone}>${shown(status.text)}</${Badge}>
-      <${LaneNow} call=${call} store=${store} />
+      <${LaneNow} name=${call.lane} isQueued=${call.state === "queued"} store=${store} />
       ${call.attempt > 1 ? html`<span class="dim">attempt ${call.attempt}</span>` : null}
       <${Times} call=${call} />
     </summary>

@@ -299,7 +299,10 @@ export class ChatStore {
       Object.assign(message, { state: receipt.disposition, position: receipt.position, reason: receipt.reason });
       this.chat.shape += 1;
     }
-    if (receipt.reply) this.replies.set(receipt.message_id, receipt.reply);
+    if (receipt.reply) {
+      this.replies.set(receipt.message_id, receipt.reply);
+      messageOf(this.chat, receipt.message_id).v += 1;
+    }
     this.readUnreadSoon();
     this.readSessionSoon();
     this.changed();
