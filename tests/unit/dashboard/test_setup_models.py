@@ -135,7 +135,14 @@ def test_a_moment_is_told_in_another_timezone() -> None:
 
 def limit(key: str, **more: Any) -> dict[str, Any]:
     """A limit as the server tells it."""
-    usual = {"account": None, "closed": False, "closed_until_ms": None, "waiting": 0, "waiters": [], "rate": None}
+    usual: dict[str, Any] = {
+        "account": None,
+        "closed": False,
+        "closed_until_ms": None,
+        "waiting": 0,
+        "waiters": [],
+        "rate": None,
+    }
     return {"key": key, **usual, **more}
 
 
