@@ -227,6 +227,7 @@ def test_a_killed_server_is_told_and_the_page_comes_back_with_it(
     page = open_page(server, "#/tokens")
     expect(page.get_by_role("row")).to_have_count(2)
     allow(page, *OFFLINE)
+    server.token("chat", name="made meanwhile")
     server.kill()
     page.get_by_role("link", name="Settings", exact=True).click()
     page.get_by_role("link", name="Tokens", exact=True).click()
@@ -234,7 +235,6 @@ def test_a_killed_server_is_told_and_the_page_comes_back_with_it(
     expect(page.get_by_text("The page tries again by itself")).to_be_visible()
     check_axe(page)
     server.restart()
-    server.token("chat", name="made meanwhile")
     expect(page.get_by_text("made meanwhile")).to_be_visible()  # nobody has pressed anything
     expect(page.get_by_text("The server does not answer.")).to_have_count(0)
 
