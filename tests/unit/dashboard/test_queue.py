@@ -65,7 +65,8 @@ def test_a_slice_covers_what_is_seen_or_it_does_not() -> None:
         [{"after": 9_900, "limit": 130}, [9_980, 10_006], 10_000],
         [{"after": 0, "limit": 100}, [0, 30], 0],
     ]
-    assert play(QUEUE, "return given.map((args) => m.covers(...args));", cases) == [True, False, True, False, True, True]
+    found = play(QUEUE, "return given.map((args) => m.covers(...args));", cases)
+    assert found == [True, False, True, False, True, True]
 
 
 def test_any_move_is_what_taking_out_and_putting_in_would_be() -> None:
@@ -205,7 +206,7 @@ def test_a_session_fits_by_its_name_and_by_what_goes_on() -> None:
 
 
 def test_a_new_session_has_a_name_that_can_be_one() -> None:
-    names = ["", "  ", "a", "x" * 200, "x" * 201, "a\nb", "a\x7f", "日本"]
+    names = ["", "  ", "a", "x" * 200, "x" * 201, "a\nb", "a/b", "日本"]
     assert [not each for each in play(SESSIONS, "return given.map(m.keyProblem);", names)] == [
         False, False, True, True, False, False, False, True,
     ]  # fmt: skip
