@@ -239,7 +239,7 @@ def test_a_page_that_is_open_for_long_lets_the_details_of_old_runs_go() -> None:
         const chat = m.newChat("s");
         for (let n = 1; n <= 300; n += 1) {
           const id = `t${n}`;
-          m.takeEvent(chat, ...stored(10 * n, "turn.started", 
+          m.takeEvent(chat, ...stored(10 * n, "turn.started",
             { turn_id: id, state: "starting", messages: [], mode: "" }));
           m.takeEvent(chat, ...told(3 * n, id, "start", { prompt: "", messages: [] }));
           m.takeEvent(chat, ...told(3 * n + 1, id, "text_delta", { text: `answer ${n}` }));
