@@ -91,6 +91,8 @@ def _take(browser: Browser, served: Served, folder: Path) -> None:
     for name, path, look in (
         ("overview", "#/", "light"),
         ("lanes", "#/lanes", "light"),
+        ("dark", "#/lanes", "dark"),
+        ("phone", "#/", "phone"),
         ("chat", "#/chat/support%3Aana", "light"),
         ("story", f"#/story/run/{story}", "light"),
     ):
