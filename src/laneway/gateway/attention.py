@@ -7,6 +7,7 @@ going on now, and not what there has ever been. Counts end at a bound, and say s
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -69,15 +70,18 @@ async def cares_of(gateway: Gateway, caller: Caller, workspaces: Sequence[Worksp
     """What needs somebody, by kind; lanes and limits only for those who see what all tenants share."""
     found: dict[str, list[Care]] = {name: [] for name in ("approvals", "ledger", "dead_letters", "tasks", "runs")}
     more: set[str] = set()
+    hidden: Counter[str] = Counter()
     since = gateway.env.clock.wall_ms() - RECENT_MS
     for workspace in workspaces:
         approvals = workspace.inbox.approvals(tenant=caller.tenant)
         found["approvals"] += (_of_approval(each, workspace) for each in approvals)
         found["tasks"] += _untaken(workspace, caller)
         troubles = await gateway.store.history.troubles(caller.tenant, workspace.name, limit=COUNTED_MAX)
-        found["ledger"] += map(_of_call, troubles.unknown)
-        found["dead_letters"] += [*_dead_calls(workspace, caller), *map(_of_letter, troubles.dead)]
+        found["ledger"] += map(_of_call, troubles.unknown[:SHOWN_MAX])  # what is only counted is not decoded
+        found["dead_letters"] += [*_dead_calls(workspace, caller), *map(_of_letter, troubles.dead[:SHOWN_MAX])]
         found["runs"] += _broken(troubles.broken, since)
+        hidden["ledger"] += len(troubles.unknown[SHOWN_MAX:])
+        hidden["dead_letters"] += len(troubles.dead[SHOWN_MAX:])
         kept = {"ledger": len(troubles.unknown), "dead_letters": len(troubles.dead), "runs": len(troubles.broken)}
         more.update(name for name, count in kept.items() if count >= COUNTED_MAX)
     shared = sees_shared(caller)
@@ -85,12 +89,12 @@ async def cares_of(gateway: Gateway, caller: Caller, workspaces: Sequence[Worksp
     wall, now = gateway.lanes.engine.wall_ms(), gateway.lanes.engine.now()
     found["lanes"] = [_of_paused(lane, now) for lane in lanes if lane.paused]
     found["limits"] = [_of_closed(lane) for lane in lanes if (lane.closed_wall_ms or 0) > wall]
-    return {name: _newest(cares, is_more=name in more) for name, cares in found.items()}
+    return {name: _newest(cares, hidden[name], is_more=name in more) for name, cares in found.items()}
 
 
-def _newest(cares: list[Care], *, is_more: bool) -> Cares:
+def _newest(cares: list[Care], hidden: int, *, is_more: bool) -> Cares:
     cares.sort(key=lambda care: (-(care.since_ms or 0), care.id))
-    return Cares(count=len(cares), more=is_more, items=tuple(cares[:SHOWN_MAX]))
+    return Cares(count=len(cares) + hidden, more=is_more, items=tuple(cares[:SHOWN_MAX]))
 
 
 def _of_approval(approval: Approval, workspace: Workspace) -> Care:
