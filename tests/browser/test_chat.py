@@ -252,6 +252,8 @@ def test_nothing_that_somebody_says_is_more_than_text(server: Served, open_page:
     expect(page.locator(".chat-call").filter(has_text="done")).to_have_count(1)
     page.locator(".chat-call summary").click()
     expect(page.locator(".chat-output")).to_contain_text("<img src=x onerror='window.hit=1'>")
+    say(page, f"look\n```html\n{HOSTILE[1]}\n```\nthere", "followup")
+    expect(page.locator(".chat-code code")).to_have_text(HOSTILE[1])
     server.send(quote(name, safe=""), "with a file", attachments=[{"name": HOSTILE[0], "url": HOSTILE[3]}])
     expect(page.get_by_role("list", name="Attachments").get_by_text(HOSTILE[0])).to_be_visible()
     check_harmless(page)

@@ -278,3 +278,19 @@ def test_a_worker_and_a_sub_agent_are_shown_as_they_go_on() -> None:
     )
     assert shown[0] == {"id": "k", "state": "started", "worker": "w1", "progress": {"text": "half", "percent": 50}}
     assert shown[1:] == ["grep", "runs bash", "succeeded", "the limit is closed"]
+
+
+def test_code_between_fences_is_told_from_what_is_said() -> None:
+    texts = ["plain", "a\n```py\nx = 1\n```\nb", "```\nopen", "~~~\n```\n~~~", "a ``` b", "```` md\n```\n````"]
+    found = scene(
+        "return given.texts.map((text) => blocks.partsOf(text).map((part) => [part.code, part.language, part.text]));",
+        texts=texts,
+    )
+    assert found == [
+        [[False, "", "plain"]],
+        [[False, "", "a"], [True, "py", "x = 1"], [False, "", "b"]],
+        [[True, "", "open"]],
+        [[True, "", "```"]],
+        [[False, "", "a ``` b"]],
+        [[True, "md", "```"]],
+    ]

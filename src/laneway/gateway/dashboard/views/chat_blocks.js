@@ -95,6 +95,34 @@ function lineItems(run, steered) {
   });
 }
 
+const FENCE = /^[ \t]*(`{3,}|~{3,})([^\n`]*)$/;
+
+/** A text in parts: what is said, and what stands between fences (```), which is code. One that is still open is code, too. */
+export function partsOf(text) {
+  const parts = [];
+  let fence = "";
+  let lines = [];
+  const close = (code, language = "") => {
+    const words = lines.join("\n");
+    if (code || words.trim()) parts.push({ code, language, text: code ? words : words.replace(/^\n+|\n+$/g, "") });
+    lines = [];
+  };
+  let language = "";
+  for (const line of text.split("\n")) {
+    const found = FENCE.exec(line);
+    if (found && !fence) {
+      close(false);
+      fence = found[1];
+      language = found[2].trim();
+    } else if (found && found[1].startsWith(fence) && !found[2].trim()) {
+      close(true, language);
+      fence = "";
+    } else lines.push(line);
+  }
+  close(Boolean(fence), fence ? language : "");
+  return parts;
+}
+
 const BECAME = {
   running: ["run", "is being answered"],
   injected: ["run", "the run has seen it"],
