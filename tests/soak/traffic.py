@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 from multiprocessing.sharedctypes import Synchronized
 from typing import Final
@@ -15,7 +16,8 @@ __all__ = ("drive", "fill")
 
 AT_ONCE: Final = 24
 STEP_S: Final = 1.0
-CHATTER: Final = "run i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); echo line $i; sleep 0.02; done"
+LINES: Final = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); echo line $i; sleep 0.02; done"
+CHATTER: Final = "call bash " + json.dumps({"command": LINES, "timeout_ms": 7_200_000})  # it ends with the server
 
 
 async def fill(url: str, token: str, *, sessions: int, waiting: int) -> None:
