@@ -125,6 +125,9 @@ def test_of_many_wishes_for_a_message_the_last_is_sent_one_at_a_time() -> None:
 def test_reasons_and_refusals_are_said_as_people_say_them() -> None:
     reasons = {
         "turn-27db-1 has run for 12000 ms": "a run has gone on for 12 s",
+        "turn-1 has run for 5 ms and waits for approval approval-1 (9000 ms left)": (
+            "a run has gone on for 5 ms and waits for an approval (9 s left)"
+        ),
         "it goes into turn-1 at its next boundary": "it goes into the run at its next boundary",
         "it waits for a quiet moment: 800 ms more": "it waits for a quiet moment: 800 ms more",
         "it is held until somebody releases it": "it is held until somebody releases it",
