@@ -17,7 +17,8 @@ __all__ = ("drive", "fill")
 AT_ONCE: Final = 24
 STEP_S: Final = 1.0
 LINES: Final = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); echo line $i; sleep 0.02; done"
-CHATTER: Final = "wait 3000\ncall bash " + json.dumps({"command": LINES, "timeout_ms": 7_200_000})  # it ends with the server
+TALK: Final = "call bash " + json.dumps({"command": LINES, "timeout_ms": 600_000})
+CHATTER: Final = "\nthen\n".join([TALK] * 12)  # a command has ten minutes at most; the next one follows
 
 
 async def fill(url: str, token: str, *, sessions: int, waiting: int) -> None:
