@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +23,7 @@ tool_effects: {wait: idempotent}
 queue:
   mode: followup
   lane_handlers:
-    execute: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: 4000}
+    execute: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: 4000, labels: [crane]}
     query: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: 4000}
 lanes: {main: 8}
 gateway: {drain_ms: 500}
@@ -38,12 +37,6 @@ def start_worker(server: Served, name: str, *options: str) -> WorkerProcess:
     env = environment(server.folder, PLANT_HOME=str(server.folder), PLANT_NAME=name)
     worker = WorkerProcess(command, {**env, "LANEWAY_TOKEN": server.token("worker", tenant="*")}, server.folder)
     return worker.ready()
-
-
-def end(worker: WorkerProcess) -> None:
-    """Stop a worker in good order."""
-    worker.send(signal.SIGTERM)
-    worker.wait()
 
 
 def let_go(server: Served, label: str) -> None:
