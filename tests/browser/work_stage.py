@@ -65,8 +65,7 @@ def bury(server: Served, letters: Iterable[tuple[str, str, str]]) -> list[str]:
     def is_over(message_id: str) -> bool:
         return bool(server.api("GET", f"/v1/messages/{message_id}")["outcome"])
 
-    for message_id, _ in sent:
-        until(lambda each=message_id: is_over(each), f"the end of {message_id}")
+    until(lambda: all(is_over(message_id) for message_id, _ in sent), "the end of the messages")
     server.stop()
     thread = threading.Thread(target=lambda: asyncio.run(_bury(server.folder, sent)))  # Playwright has this one's loop
     thread.start()
