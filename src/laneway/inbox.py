@@ -27,7 +27,6 @@ from laneway.errors import (
     UsageError,
 )
 from laneway.kernel import directives, stories
-from laneway.kernel.mailbox import Mailbox
 from laneway.kernel.mailroom import Mailroom, Rules
 from laneway.kernel.messages import Item, decode_message
 from laneway.kernel.settings import merge, resolve
@@ -73,6 +72,7 @@ from laneway.runtime.envelope import (
     words_of,
 )
 from laneway.runtime.errands import WAIT_LANE
+from laneway.runtime.inbox_options import channel_options, global_options, options_of, view_of
 from laneway.runtime.mail_engine import Handler, MailEngine
 from laneway.runtime.subscriptions import Subscription
 from laneway.stores import open_store
@@ -138,9 +138,9 @@ class Inbox:
             },
         )
         self._choose = mode if callable(mode) else None
-        self._global = _global_options(None if callable(mode) else mode, debounce_ms, cap, drop)
+        self._global = global_options(None if callable(mode) else mode, debounce_ms, cap, drop)
         self._workspace_options = workspace_options or QueueOptions()
-        self._by_channel = {channel: _channel_options(value) for channel, value in (by_channel or {}).items()}
+        self._by_channel = {channel: channel_options(value) for channel, value in (by_channel or {}).items()}
         self._max_wait_ms = max_wait_ms
         self._expires_ms = expires_ms
         self._dedupe_ms = dedupe_ms
@@ -302,7 +302,7 @@ class Inbox:
             if isinstance(directive, directives.Inline | directives.SendAs) and not self._commands.denial(
                 directive, message.sender
             ):
-                inline = merge(inline, _options_of(directive))
+                inline = merge(inline, options_of(directive))
                 message = replace(message, text=directive.text)
             elif directive is not None:
                 return await self._command(message, directive, expires_ms)
@@ -347,7 +347,7 @@ class Inbox:
         box = self._engine.kernel.boxes.get(owner)
         assert self._choose is not None
         try:
-            chosen = self._choose(_view(owner, box, message, self._engine.now()))
+            chosen = self._choose(view_of(owner, box, message, self._engine.now()))
         except Exception as error:
             raise InvalidMessageError(
                 f"the mode could not be chosen: {type(error).__name__}: {error}",
@@ -408,7 +408,7 @@ class Inbox:
         if denied is not None:
             return denied
         if isinstance(directive, directives.Inline | directives.SendAs):
-            receipt = await self._take(self._plain(owner, directive.text, who), _options_of(directive), None)
+            receipt = await self._take(self._plain(owner, directive.text, who), options_of(directive), None)
             return f"Message {receipt.message_id} is {receipt.disposition}."
         await self._engine.in_order()
         reply = await self._commands.run(owner, directive, who)
@@ -776,40 +776,3 @@ def _own_lanes(concurrency: int) -> dict[str, LaneConfig]:
         "main": LaneConfig(concurrency=concurrency),
         WAIT_LANE: LaneConfig(concurrency=WAITERS_WIDTH, priority=0),
     }
-
-
-def _global_options(mode: Mode | str | None, debounce_ms: int, cap: int, drop: Drop | str) -> QueueOptions:
-    given = QueueOptions(
-        mode=None if mode is None else Mode.parse(mode), debounce_ms=debounce_ms, cap=cap, drop=Drop.parse(drop)
-    )
-    standard = QueueSettings()
-    changed = {
-        name: value
-        for name in ("mode", "debounce_ms", "cap", "drop")
-        if (value := getattr(given, name)) is not None and value != getattr(standard, name)
-    }
-    return QueueOptions(**changed)
-
-
-def _channel_options(value: object) -> QueueOptions:
-    if isinstance(value, QueueOptions):
-        return value
-    return QueueOptions(mode=Mode.parse(value))
-
-
-def _options_of(directive: directives.Inline | directives.SendAs) -> QueueOptions:
-    return QueueOptions(mode=directive.mode) if isinstance(directive, directives.SendAs) else directive.options
-
-
-def _view(owner: Owner, box: Mailbox | None, message: Message, now: int) -> SessionView:
-    turn = box.turn if box is not None else None
-    return SessionView(
-        session_key=owner.session,
-        tenant=owner.tenant,
-        busy=box is not None and not box.is_idle,
-        turn_state=turn.state if turn is not None else None,
-        turn_mode=turn.mode if turn is not None else None,
-        running_ms=max(0, now - turn.began_at) if turn is not None else 0,
-        waiting=box.waiting if box is not None else 0,
-        message=message,
-    )

@@ -22,7 +22,7 @@ from tests.server_process import until
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 CONFIG: Final = """
 default_model: scripted
-lanes: {main: 6}
+lanes: {main: 4}
 queue:
   mode: followup
   query_max_concurrency: 2
@@ -71,11 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _busy(served: Served) -> None:
     """Make the traffic, and wait until it is there."""
+    for number in range(40):  # so that there is something in the plots
+        served.send(f"warm-up-{number % 8}", "wait 0.3")
+    until(lambda: not served.api("GET", "/v1/now")["running"])
     told = served.send("story", "wait 1\nwait 1\nthen\nrun echo built\nthen\nEverything is built.")
     until(lambda: served.api("GET", f"/v1/messages/{told['message_id']}")["outcome"])
     for key, text in SESSIONS.items():
         served.send(key, text)
-    until(lambda: served.api("GET", "/v1/now")["running"] >= 6)
+    until(lambda: served.api("GET", "/v1/now")["running"] >= 4)
     for key, texts in WAITING.items():
         for text in texts:
             served.send(key, text)
@@ -88,13 +91,12 @@ def _take(browser: Browser, served: Served, folder: Path) -> None:
     for name, path, look in (
         ("overview", "#/", "light"),
         ("lanes", "#/lanes", "light"),
-        ("lanes-dark", "#/lanes", "dark"),
-        ("chat", "#/chat/support%3Aana", "light"),
-        ("approvals", "#/approvals", "light"),
-        ("story", f"#/story/run/{story}", "light"),
+        ("dark", "#/lanes", "dark"),
         ("phone", "#/", "phone"),
+        ("chat", "#/chat/support%3Aana", "light"),
+        ("story", f"#/story/run/{story}", "light"),
     ):
-        size = {"width": 360, "height": 740} if look == "phone" else {"width": 1180, "height": 760}
+        size = {"width": 360, "height": 740} if look == "phone" else {"width": 1360, "height": 820}
         scheme = "dark" if look == "dark" else "light"
         context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         page = context.new_page()

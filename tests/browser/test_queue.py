@@ -1,4 +1,4 @@
-"""The queue of a session in a real browser: edited, put in order by hand and by keys, held, withdrawn, steered; many."""
+"""The queue of a session in a real browser: edited, put in order, held, withdrawn, steered; ten thousand of them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.stage import HOSTILE, Served, allow, check_axe, check_harmless
+from tests.browser.stage import HOSTILE, OFFLINE, Served, allow, check_axe, check_harmless
 from tests.server_process import until
 
 pytestmark = pytest.mark.slow
@@ -123,8 +123,9 @@ def test_a_schedule_is_paused_changed_and_deleted(server: Served, open_page: Cal
 
 
 def test_schedules_by_keyboard_on_a_phone(server: Served, open_page: Callable[..., Page]) -> None:
+    add(server, "is there already")
     page = open_page(server, "#/schedules", phone=True, dark=True)
-    expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
+    expect(row_of(page, "is there already").first).to_be_visible()  # by then the keys are bound
     page.keyboard.press("n")
     dialog = page.get_by_role("dialog", name="New schedule")
     dialog.get_by_label("Session").focus()
@@ -211,6 +212,7 @@ def test_settings_are_found_with_their_origins_and_secrets_stay_hidden(
 ) -> None:
     page = open_page(server, "#/config")
     search = page.get_by_label("Search settings")
+    expect(search).to_be_visible()
     page.keyboard.press("/")
     expect(search).to_be_focused()
     page.keyboard.type("queue.cap")
@@ -273,6 +275,22 @@ def test_the_audit_log_tells_what_the_page_did(server: Served, open_page: Callab
 # ---- all of them ----
 
 
+def test_on_a_new_server_every_view_says_what_to_do(
+    serve: Callable[..., Served], open_page: Callable[..., Page]
+) -> None:
+    page = open_page(serve(tokens=False), "#/schedules", token="")
+    expect(page.get_by_text("Nothing is sent by the clock")).to_be_visible()
+    check_axe(page)
+    for path, said in (
+        ("limits", "There are no limits yet"),
+        ("usage", "No model was called in this time"),
+        ("config", "Search settings"),
+    ):
+        page.evaluate(f"location.hash = '#/{path}'")
+        expect(page.get_by_text(said)).to_be_attached()
+        check_axe(page)
+
+
 def test_no_text_of_anybody_is_more_than_text(server: Served, open_page: Callable[..., Page]) -> None:
     for number, text in enumerate(HOSTILE):
         added = add(server, f"{text} {number}", session=re.sub(r"[/\x00-\x1f]", "-", text))
@@ -302,3 +320,18 @@ def test_every_view_says_what_helps_when_it_is_refused(
     allow(page, "status of 401", "status of 403")
     expect(page.get_by_role("alert").first).to_be_visible()
     expect(page.get_by_role("button", name="Use a token").first).to_be_visible()
+
+
+def test_a_view_says_that_nobody_answers_and_is_there_again_by_itself(
+    server: Served, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(server, "#/usage")
+    expect(page.get_by_role("heading", name="Limits of runs")).to_be_visible()
+    allow(page, *OFFLINE)
+    server.kill()
+    page.get_by_role("button", name="Read again").click()
+    expect(page.get_by_text("The server does not answer").first).to_be_visible()
+    expect(page.get_by_role("heading", name="Limits of runs")).to_be_visible()  # what was read stays
+    server.restart()
+    page.get_by_role("button", name="Try again").first.click()
+    expect(page.locator("main").get_by_text("The server does not answer")).to_have_count(0)

@@ -227,6 +227,7 @@ def test_a_killed_server_is_told_and_the_page_comes_back_with_it(
     page = open_page(server, "#/tokens")
     expect(page.get_by_role("row")).to_have_count(2)
     allow(page, *OFFLINE)
+    server.token("chat", name="made meanwhile")
     server.kill()
     page.get_by_role("link", name="Settings", exact=True).click()
     page.get_by_role("link", name="Tokens", exact=True).click()
@@ -234,8 +235,23 @@ def test_a_killed_server_is_told_and_the_page_comes_back_with_it(
     expect(page.get_by_text("The page tries again by itself")).to_be_visible()
     check_axe(page)
     server.restart()
-    server.token("chat", name="made meanwhile")
     expect(page.get_by_text("made meanwhile")).to_be_visible()  # nobody has pressed anything
+    expect(page.get_by_text("The server does not answer.")).to_have_count(0)
+
+
+def test_a_view_that_is_opened_while_the_server_is_away_comes_with_it(
+    serve: Callable[..., Served], open_page: OpenPage
+) -> None:
+    server = serve()
+    page = open_page(server, "#/settings")
+    heading(page, "Settings")
+    allow(page, *OFFLINE)
+    server.kill()
+    page.get_by_role("link", name="Tokens", exact=True).click()  # its module was never asked for
+    expect(page.get_by_role("alert")).to_contain_text("Tokens could not be loaded")
+    expect(page.get_by_text("The server does not answer.")).to_be_visible()
+    server.restart()
+    expect(page.get_by_role("table", name="Tokens")).to_be_visible()
     expect(page.get_by_text("The server does not answer.")).to_have_count(0)
 
 

@@ -446,6 +446,16 @@ async def test_messages_are_sent_by_the_clock(tmp_path: Path) -> None:
         assert "0 9 * * 1-5" in shown
         assert "every 1 h 30 min" in shown
         assert len((await cli.json("cron", "ls", "s1"))["items"]) == 2
+        name = added["schedule_id"]
+        assert "is paused" in (await cli.run("cron", "pause", name, "--reason", "holidays")).stdout
+        assert "paused" in (await cli.run("cron", "ls")).stdout
+        assert (await cli.json("cron", "resume", name))["paused"] is False
+        sent = await cli.json("cron", "run", name)
+        await cli.server.gateway.default.inbox.wait(sent["message_id"])
+        (ran,) = [each for each in (await cli.json("cron", "ls"))["items"] if each["schedule_id"] == name]
+        assert (ran["last_message_id"], ran["last_outcome"]) == (sent["message_id"], "succeeded")
+        assert await cli.json("cron", "ls", "--store", cli.store) == await cli.json("cron", "ls")
+        assert (await cli.run("cron", "pause", "nix")).exit_code == 2
         assert "was removed" in (await cli.run("cron", "rm", added["schedule_id"])).stdout
         assert (await cli.run("cron", "rm", added["schedule_id"])).exit_code == 2
         assert (await cli.run("cron", "add", "s1", "x")).exit_code == 2

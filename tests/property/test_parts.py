@@ -260,6 +260,29 @@ def test_those_who_waited_share_by_weight() -> None:
     assert served == {"x": 40, "y": 80, "z": 20}
 
 
+def test_a_start_costs_the_same_however_many_were_before_it() -> None:
+    asked = 0
+
+    class Counted(Shares):
+        def time_of(self, who: str) -> float:
+            nonlocal asked
+            asked += 1
+            return super().time_of(who)
+
+    shares = Counted()
+    fair = Fair(shares, "tenant")
+    for number in range(1_000):  # each starts before the next one comes, as in a lane that has room
+        who = "xy"[number % 2]
+        shares.join(who, 1.0)
+        fair.push(entry_at(number, spec=JobSpec(tenant=who)))
+        head = fair.head()
+        assert head is not None
+        head.spot = None
+        shares.charge(who)
+        shares.leave(who)
+    assert asked <= 5_000
+
+
 # ---- everything that waits in a lane --------------------------------------------------------------------------
 
 SPECS = st.builds(

@@ -114,14 +114,18 @@ def _run(served: Served, options: argparse.Namespace) -> list[Looked]:
     waiting = served.api("GET", "/v1/now")["waiting"]
     print(f"filled in {time.monotonic() - began:.0f} s: {waiting:,} messages wait, {options.sessions:,} sessions")
     given = {"sessions": options.sessions, "rate": options.rate}
-    traffic = multiprocessing.get_context("spawn").Process(target=drive, args=(served.url, served.admin), kwargs=given)
+    apart = multiprocessing.get_context("spawn")
+    heard = apart.Value("q", 0)
+    traffic = apart.Process(target=drive, args=(served.url, served.admin, heard), kwargs=given)
     traffic.start()
+    started = time.monotonic()
     try:
         with sync_playwright() as playwright:
             browser = launch(playwright)
             share = options.minutes * 60 / len(VIEWS)
             looked = [_look(browser.new_page(), served, name, path, share) for name, path in VIEWS.items()]
             browser.close()
+        print(f"{heard.value / (time.monotonic() - started):,.0f} events a second")
     finally:
         traffic.terminate()
         traffic.join()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import time
+from multiprocessing.sharedctypes import Synchronized
 from typing import Final
 
 import httpx2
@@ -14,7 +16,9 @@ __all__ = ("drive", "fill")
 
 AT_ONCE: Final = 24
 STEP_S: Final = 1.0
-CHATTER: Final = "run i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); echo line $i; sleep 0.02; done"
+LINES: Final = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); echo line $i; sleep 0.02; done"
+TALK: Final = "call bash " + json.dumps({"command": LINES, "timeout_ms": 600_000})
+CHATTER: Final = "\nthen\n".join([TALK] * 12)  # a command has ten minutes at most; the next one follows
 
 
 async def fill(url: str, token: str, *, sessions: int, waiting: int) -> None:
@@ -38,14 +42,16 @@ def _groups(count: int, size: int = 500) -> list[range]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def drive(url: str, token: str, *, sessions: int, rate: int) -> None:
-    """Make about `rate` events a second until the process is ended: messages to one session after another."""
+def drive(url: str, token: str, heard: Synchronized[int], *, sessions: int, rate: int) -> None:
+    """Make about `rate` events a second until the process is ended: messages to one session after another.
+
+    `heard` counts the events of all sessions, as a stream tells them.
+    """
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_drive(url, token, sessions, rate))
+        asyncio.run(_drive(url, token, heard, sessions, rate))
 
 
-async def _drive(url: str, token: str, sessions: int, rate: int) -> None:
-    heard = [0]
+async def _drive(url: str, token: str, heard: Synchronized[int], sessions: int, rate: int) -> None:
     async with _client(url, token) as client, asyncio.TaskGroup() as group:
         group.create_task(_listen(client, heard), name="listen")
         numbers = itertools.cycle(range(sessions))
@@ -55,7 +61,7 @@ async def _drive(url: str, token: str, sessions: int, rate: int) -> None:
             posts = [_post(client, f"session-{next(numbers)}", began) for _ in range(max(1, round(per_second)))]
             await asyncio.gather(*posts)
             await asyncio.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
-            events, before = heard[0] - before, heard[0]
+            events, before = heard.value - before, heard.value
             per_second = min(rate, max(1.0, per_second * min(2.0, max(0.5, rate / max(1, events)))))
 
 
@@ -64,12 +70,12 @@ async def _post(client: httpx2.AsyncClient, key: str, began: float) -> None:
         await client.post(f"/v1/sessions/{key}/messages", json={"text": f"it is {began:.3f}"})
 
 
-async def _listen(client: httpx2.AsyncClient, heard: list[int]) -> None:
+async def _listen(client: httpx2.AsyncClient, heard: Synchronized[int]) -> None:
     while True:
         with contextlib.suppress(httpx2.HTTPError):
             async with client.stream("GET", "/v1/events", params={"replay": "none"}) as stream:
                 async for line in stream.aiter_lines():
-                    heard[0] += line.startswith("event:")
+                    heard.value += line.startswith("event:")
 
 
 def _client(url: str, token: str) -> httpx2.AsyncClient:

@@ -96,6 +96,50 @@ def add(
         say(f"{found['schedule_id']} sends it {until(found['next_ms'], SystemClock().wall_ms())}")
 
 
+ScheduleArgument = Annotated[str, typer.Argument(help="The schedule.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")]
+
+
+@cron_app.command("pause", cls=Asking)
+def pause(
+    ctx: typer.Context, schedule: ScheduleArgument, reason: ReasonOption = "", as_json: JsonOption = False
+) -> None:
+    """Send nothing until the schedule goes on."""
+    found = _change(ctx, schedule, paused=True, reason=reason)
+    if as_json:
+        print_json(found)
+    else:
+        say(f"{schedule} is paused")
+
+
+@cron_app.command("resume", cls=Asking)
+def resume(
+    ctx: typer.Context, schedule: ScheduleArgument, reason: ReasonOption = "", as_json: JsonOption = False
+) -> None:
+    """Let a schedule go on, at its next time from now."""
+    found = _change(ctx, schedule, paused=False, reason=reason)
+    if as_json:
+        print_json(found)
+    else:
+        say(f"{schedule} sends it {until(found['next_ms'], SystemClock().wall_ms())}")
+
+
+@cron_app.command("run", cls=Asking)
+def run(ctx: typer.Context, schedule: ScheduleArgument, reason: ReasonOption = "", as_json: JsonOption = False) -> None:
+    """Send the message of a schedule now; its times stay as they are."""
+    with operating(ctx) as server:
+        found = server.post(f"{path_of('schedules', schedule)}/run", {"reason": reason})
+    if as_json:
+        print_json(found)
+    else:
+        say(f"{schedule} has sent {found['message_id']}")
+
+
+def _change(ctx: typer.Context, schedule: str, **change: Any) -> Any:
+    with operating(ctx) as server:
+        return server.patch(path_of("schedules", schedule), change)
+
+
 @cron_app.command("rm", cls=Asking)
 def rm(
     ctx: typer.Context,

@@ -7,7 +7,9 @@ going on now, and not what there has ever been. Counts end at a bound, and say s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +17,7 @@ from laneway.agent.subagents import is_child_id
 from laneway.external import TaskState
 from laneway.gateway.lookup import sees_shared
 from laneway.kernel.explain import lane_stats
+from laneway.kernel.ledger import decode_entry
 from laneway.mail import MessageState, TurnState
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ LOOKED_AT: Final = 50  # messages of one session that are looked at one by one; 
 EXAMPLES_MAX: Final = 3
 RECENT_MS: Final = 3 * 24 * 3_600_000  # runs that broke before that trouble nobody any more
 TEXT_MAX: Final = 240
+CALL_ID: Final = re.compile(r" \([^()]*\):")  # of `bash (call-2): waits …`; people know it by its tool
 
 
 # ---- what needs somebody ----
@@ -69,15 +73,18 @@ async def cares_of(gateway: Gateway, caller: Caller, workspaces: Sequence[Worksp
     """What needs somebody, by kind; lanes and limits only for those who see what all tenants share."""
     found: dict[str, list[Care]] = {name: [] for name in ("approvals", "ledger", "dead_letters", "tasks", "runs")}
     more: set[str] = set()
+    hidden: Counter[str] = Counter()
     since = gateway.env.clock.wall_ms() - RECENT_MS
     for workspace in workspaces:
         approvals = workspace.inbox.approvals(tenant=caller.tenant)
         found["approvals"] += (_of_approval(each, workspace) for each in approvals)
         found["tasks"] += _untaken(workspace, caller)
         troubles = await gateway.store.history.troubles(caller.tenant, workspace.name, limit=COUNTED_MAX)
-        found["ledger"] += map(_of_call, troubles.unknown)
-        found["dead_letters"] += [*_dead_calls(workspace, caller), *map(_of_letter, troubles.dead)]
+        found["ledger"] += map(_of_call, troubles.unknown[:SHOWN_MAX])  # what is only counted is not decoded
+        found["dead_letters"] += [*_dead_calls(workspace, caller), *map(_of_letter, troubles.dead[:SHOWN_MAX])]
         found["runs"] += _broken(troubles.broken, since)
+        hidden["ledger"] += len(troubles.unknown[SHOWN_MAX:])
+        hidden["dead_letters"] += len(troubles.dead[SHOWN_MAX:])
         kept = {"ledger": len(troubles.unknown), "dead_letters": len(troubles.dead), "runs": len(troubles.broken)}
         more.update(name for name, count in kept.items() if count >= COUNTED_MAX)
     shared = sees_shared(caller)
@@ -85,12 +92,12 @@ async def cares_of(gateway: Gateway, caller: Caller, workspaces: Sequence[Worksp
     wall, now = gateway.lanes.engine.wall_ms(), gateway.lanes.engine.now()
     found["lanes"] = [_of_paused(lane, now) for lane in lanes if lane.paused]
     found["limits"] = [_of_closed(lane) for lane in lanes if (lane.closed_wall_ms or 0) > wall]
-    return {name: _newest(cares, is_more=name in more) for name, cares in found.items()}
+    return {name: _newest(cares, hidden[name], is_more=name in more) for name, cares in found.items()}
 
 
-def _newest(cares: list[Care], *, is_more: bool) -> Cares:
+def _newest(cares: list[Care], hidden: int, *, is_more: bool) -> Cares:
     cares.sort(key=lambda care: (-(care.since_ms or 0), care.id))
-    return Cares(count=len(cares), more=is_more, items=tuple(cares[:SHOWN_MAX]))
+    return Cares(count=len(cares) + hidden, more=is_more, items=tuple(cares[:SHOWN_MAX]))
 
 
 def _of_approval(approval: Approval, workspace: Workspace) -> Care:
@@ -107,15 +114,15 @@ def _of_approval(approval: Approval, workspace: Workspace) -> Care:
 
 
 def _of_call(row: StateRow) -> Care:
-    body: dict[str, Any] = json.loads(row.body)
+    entry = decode_entry(row)
     return Care(
-        id=row.id,
-        title=str(body.get("tool", "")),
-        why=_short(str(body.get("reason") or "it was cut off, and nobody knows how far it came")),
+        id=entry.id,
+        title=entry.tool,
+        why=_short(entry.reason or "it was cut off, and nobody knows how far it came"),
         workspace=row.workspace,
         session_key=row.session,
-        run_id=str(body.get("run_id", "")),
-        since_ms=body.get("started_ms") or None,
+        run_id=entry.run_id,
+        since_ms=entry.started_ms or None,
     )
 
 
@@ -257,12 +264,26 @@ def now_of(caller: Caller, workspaces: Sequence[Workspace]) -> Now:
                 _count_waiting(workspace, box, groups)
     runs.sort(key=lambda run: run[0])
     now.running = len(runs)
-    now.at_work = [_at_work(workspace, box) for _, workspace, box in runs[:AT_WORK_MAX]]
+    elsewhere = _elsewhere(workspaces, caller) if runs else {}
+    now.at_work = [_at_work(workspace, box, elsewhere) for _, workspace, box in runs[:AT_WORK_MAX]]
     now.groups = sorted(groups.values(), key=lambda group: -group.count)
     return now
 
 
-def _at_work(workspace: Workspace, box: Mailbox) -> AtWork:
+def _elsewhere(workspaces: Sequence[Workspace], caller: Caller) -> dict[str, str]:
+    """By run: for which worker it waits, as far as calls of it are made elsewhere."""
+    found: dict[str, str] = {}
+    for workspace in workspaces:
+        desk = workspace.host.desk
+        for entry in desk.board.live.values():
+            if entry.owner.tenant == caller.tenant and entry.published and entry.run_id not in found:
+                why = desk.hall.why(entry) if len(found) < AT_WORK_MAX else ""
+                who = "a worker" if entry.state is TaskState.PENDING else f"worker {entry.worker}"
+                found[entry.run_id] = f"waits for {who}: {entry.command_type}{f'; {why}' if why else ''}"
+    return found
+
+
+def _at_work(workspace: Workspace, box: Mailbox, elsewhere: Mapping[str, str]) -> AtWork:
     turn, owner = box.turn, box.owner
     assert turn is not None
     session = workspace.host.sessions.get((owner.tenant, owner.session))
@@ -276,7 +297,7 @@ def _at_work(workspace: Workspace, box: Mailbox) -> AtWork:
     if turn.cancelled:
         doing, words = "ending", f"is being ended: {turn.cancelled}"
     elif doing == "waiting" and not asked and not waits and session is not None:
-        words = _short(session.explain().partition("\n")[0]) or words
+        words = elsewhere.get(turn.id) or CALL_ID.sub(":", session.explain().partition("\n")[0]) or words
     return AtWork(
         session_key=owner.session,
         workspace=owner.workspace,

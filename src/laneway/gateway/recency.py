@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from laneway.agent.subagents import is_child_id
@@ -137,10 +137,21 @@ class Recency:
         book = self._books.get(tenant)
         return None if book is None else book.sessions.get(key)
 
-    def newest_first(self, tenant: str, *, before: int = 0, since: int = 0) -> Iterator[tuple[str, Seen]]:
-        """Sessions of a tenant; `before` and `since` are such numbers. To be walked through in one breath."""
+    def newest_first(
+        self, tenant: str, *, before: int = 0, since: int = 0, among: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Seen]]:
+        """Sessions of a tenant, or those `among` some; `before` and `since` are such numbers.
+
+        To be walked through in one breath. A few that are named cost what they are, however many there are.
+        """
         book = self._books.get(tenant)
-        for key, seen in reversed(book.sessions.items()) if book is not None else ():
+        sessions = book.sessions if book is not None else OrderedDict[str, Seen]()
+        if among is None:
+            found: Iterable[tuple[str, Seen]] = reversed(sessions.items())
+        else:
+            known = [(key, sessions[key]) for key in among if key in sessions]
+            found = sorted(known, key=lambda each: each[1].order, reverse=True)
+        for key, seen in found:
             if seen.order <= since:
                 return
             if not before or seen.order < before:

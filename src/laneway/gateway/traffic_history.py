@@ -142,19 +142,18 @@ class TrafficHistory:
         lanes, marks = self._registry.lanes, self._marks
         for name, lane in lanes.items():
             counters = lane.counters
-            glance = (counters.submitted, counters.completed, lane.held, lane.waiting, counters.cancelled, lane.lent)
             mark = marks.get(name)
-            if mark is not None and mark[0] is lane and mark[1] == glance and not lane.held and not lane.waiting:
-                continue
             if mark is None and not counters.submitted:
                 continue
-            self._note(name, lane, glance, total)
+            glance = _glance(lane, counters)
+            if mark is None or mark[0] is not lane or mark[1] != glance:
+                self._note(name, lane, glance, total)
+            elif lane.held or lane.waiting:  # nothing began and nothing ended
+                self._keep(name, (0, 0, 0, None, None, lane.waiting, lane.held))
         self._forget(total)
         self._count_retired(total)
         self.newest_total = _values(total, waiting, running)
         self._total.put(self.step, self.newest_total)
-        while len(self._rings) > LANES_MAX:
-            self._rings.popitem(last=False)
 
     def _note(self, name: str, lane: Lane, glance: tuple[int, ...], total: Tally) -> None:
         now = Tally.of(lane.counters)
@@ -165,12 +164,21 @@ class TrafficHistory:
         new = now if mark is None else now.since(mark[2])
         self._marks[name] = (lane, glance, now)
         _count(total, name, new)
-        self.newest[name] = values = _values(new, lane.waiting, lane.held)
-        ring = self._rings.get(name)
+        self._keep(name, _values(new, lane.waiting, lane.held))
+
+    def _keep(self, name: str, values: tuple[int | None, ...]) -> None:
+        self.newest[name] = values
+        rings = self._rings
+        ring = rings.get(name)
         if ring is None:
-            ring = self._rings[name] = Ring()
+            if len(rings) >= LANES_MAX:
+                quietest = next(iter(rings))
+                if rings[quietest].last >= self.step - 1:
+                    return  # all of them are busy: to let one go for each that comes would keep nobody's past
+                del rings[quietest]
+            ring = rings[name] = Ring()
         ring.put(self.step, values)
-        self._rings.move_to_end(name)
+        rings.move_to_end(name)
 
     def _forget(self, total: Tally) -> None:
         """Lanes that are gone: what they had counted is with their family now, and was told already."""
@@ -203,6 +211,21 @@ class TrafficHistory:
     def size(self) -> Mapping[str, int]:
         """How much it holds: lanes, and numbers of them."""
         return {"lanes": len(self._rings), "numbers": sum(len(ring._steps) for ring in self._rings.values())}  # noqa: SLF001 - its own rings
+
+
+def _glance(lane: Lane, counters: Counters) -> tuple[int, ...]:
+    """What differs when anything has begun or ended in a lane."""
+    return (
+        counters.submitted,
+        counters.completed,
+        lane.held,
+        lane.waiting,
+        counters.cancelled,
+        counters.failed,
+        counters.timed_out,
+        counters.retried,
+        lane.lent,
+    )
 
 
 def _count(total: Tally, name: str, new: Tally, sign: int = 1) -> None:

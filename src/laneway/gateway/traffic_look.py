@@ -19,7 +19,6 @@ from laneway.kernel.jobs import Entry
 from laneway.kernel.lanes import Lane
 from laneway.options import SESSION_LANES
 from laneway.records import JobId, JobState, WaitReason
-
 from laneway.runtime.errands import WAIT_LANE
 
 if TYPE_CHECKING:

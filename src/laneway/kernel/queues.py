@@ -146,13 +146,14 @@ def share_key(entry: Entry, fair_by: str) -> str:
 class Fair:
     """One first-come-first-served line per tenant; the tenant that has had the least goes first."""
 
-    __slots__ = ("_fair_by", "_heap", "_lines", "_shares")
+    __slots__ = ("_fair_by", "_heap", "_keys", "_lines", "_shares")
 
     def __init__(self, shares: Shares, fair_by: str) -> None:
         self._shares = shares
         self._fair_by = fair_by
         self._lines: dict[str, Fifo] = {}
         self._heap: list[tuple[float, int, str]] = []
+        self._keys: dict[str, tuple[float, int, str]] = {}  # the one of each tenant that counts; others are stale
 
     def push(self, entry: Entry) -> None:
         """Let a job stand here."""
@@ -162,24 +163,31 @@ class Fair:
             line = self._lines[who] = Fifo()
         line.push(entry)
         if line.head() is entry:
-            heappush(self._heap, (self._shares.time_of(who), entry.place, who))
+            self._keys[who] = key = (self._shares.time_of(who), entry.place, who)
+            heappush(self._heap, key)
 
     def head(self) -> Entry | None:
         """The next job, without taking it."""
         heap = self._heap
         while heap:
-            time, place, who = heap[0]
+            key = heap[0]
+            who = key[2]
+            if key is not self._keys.get(who):
+                heappop(heap)  # brought up to date it would stay for ever beside the one that counts
+                continue
             line = self._lines.get(who)
             first = line.head() if line is not None else None
             if first is None:
                 heappop(heap)
                 self._lines.pop(who, None)
+                del self._keys[who]
                 continue
-            actual = self._shares.time_of(who)
-            if time == actual and place == first.place:
+            actual = (self._shares.time_of(who), first.place, who)
+            if key == actual:
                 return first
             # Times and places only grow while a tenant waits, so an old key is always too small, never too large.
-            heapreplace(heap, (actual, first.place, who))
+            self._keys[who] = actual
+            heapreplace(heap, actual)
         return None
 
     def compact(self) -> None:

@@ -45,7 +45,7 @@ BUSY_MS: Final = 5000
 BUSY_MAX_MS: Final = 600_000
 SEQ_MAX: Final = 2**63 - 1
 DEAD: Final = "dead_lettered"  # the one state with an index of its own
-SETTLED_MAX: Final = 500  # dead letters and broken turns of old that are looked through for those that still matter
+SETTLED_MAX: Final = 200  # dead letters and broken turns of old that are looked through for those that still matter
 
 R = TypeVar("R", MessageRow, StateRow, EventRow, EntryRow)
 

@@ -231,3 +231,66 @@ def test_many_events_fold_quickly() -> None:
     assert spent[2] == 10_001
     assert spent[0] < 2_000  # some 10 ms on an idle machine
     assert spent[1] < 2_000
+
+
+def test_a_page_that_is_open_for_long_lets_the_details_of_old_runs_go() -> None:
+    counts = scene(
+        """
+        const chat = m.newChat("s");
+        for (let n = 1; n <= 300; n += 1) {
+          const id = `t${n}`;
+          m.takeEvent(chat, ...stored(10 * n, "turn.started",
+            { turn_id: id, state: "starting", messages: [], mode: "" }));
+          m.takeEvent(chat, ...told(3 * n, id, "start", { prompt: "", messages: [] }));
+          m.takeEvent(chat, ...told(3 * n + 1, id, "text_delta", { text: `answer ${n}` }));
+          m.takeEvent(chat, ...stored(10 * n + 5, "turn.ended",
+            { turn_id: id, state: "succeeded", run_ms: 1, answer: `answer ${n}` }));
+        }
+        const said = (run) => blocks.contentOf(chat, run).map((item) => item.text ?? item.round.text.join(""));
+        const runsOf = [...chat.runs.values()];
+        return [runsOf.filter((run) => run.rounds.length).length,
+          runsOf.every((run, n) => said(run)[0] === `answer ${n + 1}`)];
+        """
+    )
+    assert counts == [100, True]
+
+
+def test_a_worker_and_a_sub_agent_are_shown_as_they_go_on() -> None:
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        const tell = (...event) => m.takeEvent(chat, ...told(...event));
+        const task = { task_id: "k", lane: "execute", command_type: "bash" };
+        const child = { task_id: "c", child_session_id: "s~1", agent: "scout" };
+        tell(1, "r", "tool_start", { tool_id: "c1", tool_name: "bash", args: {}, lane: "execute", attempt: 1 });
+        tell(2, "r", "external_task_pending", { ...task, tool_id: "c1", payload: {}, timeout_ms: 0, attempt: 1 });
+        tell(3, "r", "external_task_started", { ...task, worker: "w1", attempt: 1 });
+        tell(4, "r", "external_task_progress", { ...task, worker: "w1", text: "half", percent: 50 });
+        tell(5, "r", "subagent_start", { ...child, description: "look", tool_id: "c2" });
+        tell(6, "r", "subagent_progress", { ...child, event: { type: "tool_start", payload: { tool_name: "grep" } } });
+        const run = chat.runs.get("r");
+        const call = [...run.rounds[0].calls.values()][0];
+        const before = [call.task, run.children.get("c").doing, blocks.statusOf(run).text];
+        tell(7, "r", "subagent_end", { ...child, status: "succeeded", output: "x", duration_ms: 9 });
+        tell(8, "r", "run_waiting", { reason: "the limit is closed", until_ms: 5 });
+        return [...before, run.children.get("c").state, blocks.statusOf(run).reason];
+        """
+    )
+    assert shown[0] == {"id": "k", "state": "started", "worker": "w1", "progress": {"text": "half", "percent": 50}}
+    assert shown[1:] == ["grep", "runs bash", "succeeded", "the limit is closed"]
+
+
+def test_code_between_fences_is_told_from_what_is_said() -> None:
+    texts = ["plain", "a\n```py\nx = 1\n```\nb", "```\nopen", "~~~\n```\n~~~", "a ``` b", "```` md\n```\n````"]
+    found = scene(
+        "return given.texts.map((text) => blocks.partsOf(text).map((part) => [part.code, part.language, part.text]));",
+        texts=texts,
+    )
+    assert found == [
+        [[False, "", "plain"]],
+        [[False, "", "a"], [True, "py", "x = 1"], [False, "", "b"]],
+        [[True, "", "open"]],
+        [[True, "", "```"]],
+        [[False, "", "a ``` b"]],
+        [[True, "md", "```"]],
+    ]

@@ -53,6 +53,11 @@ def test_a_clock_names_the_day_only_if_it_is_another_one() -> None:
     ]
 
 
+def test_an_axis_is_as_fine_as_its_steps() -> None:
+    at = 20_000 * DAY + 3_723_000
+    assert formatted("tickTime", [[at, 5_000], [at, 60_000], [at, DAY]]) == ["01:02:03", "01:02", "10-04"]
+
+
 def test_numbers_sizes_and_amounts_are_short_and_exact_enough() -> None:
     assert formatted("number", [[0], [1234], [1234567.891], [-5], [None]]) == ["0", "1,234", "1,234,567.89", "-5", "–"]
     assert formatted("bytes", [[0], [999], [1400], [25_000], [3_000_000], [None]]) == [

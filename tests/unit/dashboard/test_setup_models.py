@@ -135,7 +135,14 @@ def test_a_moment_is_told_in_another_timezone() -> None:
 
 def limit(key: str, **more: Any) -> dict[str, Any]:
     """A limit as the server tells it."""
-    usual = {"account": None, "closed": False, "closed_until_ms": None, "waiting": 0, "waiters": [], "rate": None}
+    usual: dict[str, Any] = {
+        "account": None,
+        "closed": False,
+        "closed_until_ms": None,
+        "waiting": 0,
+        "waiters": [],
+        "rate": None,
+    }
     return {"key": key, **usual, **more}
 
 
@@ -305,6 +312,10 @@ def test_actions_are_told_in_plain_words() -> None:
         "approved bash a-1": action("approval.approve", "a-1", tool="bash"),
         "retried dead letter dl-1": action("dead_letter.retry", "dl-1"),
         "purged dead letter dl-1": action("dead_letter.purge", "dl-1"),
+        "sent 3 letters again": action("dead_letter.retry_many", "3 letters", count=3),
+        "settled a call of bash: it did not happen": action("ledger.settle", "e1", tool="bash", happened=False),
+        "took task t1 back from w1 (shell)": action("task.release", "t1", worker="w1", command="shell"),
+        "cancelled read in lane s:s1/query": action("job.cancel", "j1", label="read", lane="s:s1/query"),
         "revoked token t9": action("token.revoke", "t9"),
         "frobnicated thing x": action("thing.frobnicate", "x"),
         "odd x": action("odd", "x"),
@@ -315,7 +326,7 @@ def test_actions_are_told_in_plain_words() -> None:
 def test_an_action_leads_to_what_it_was_done_to() -> None:
     cases = [action("lane.change"), action("schedule.add", "daily"), action("run.cancel", "r1"), action("odd", "x")]
     assert made("audit", "targetOf", [[each] for each in cases]) == [
-        ["lanes", {"q": "main"}], ["chat", "daily"], ["story", "run", "r1"], None,
+        ["lanes", {"filter": "main"}], ["chat", "daily"], ["story", "run", "r1"], None,
     ]  # fmt: skip
 
 

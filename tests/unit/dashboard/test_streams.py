@@ -97,3 +97,88 @@ def test_a_mistake_in_a_view_is_reported_and_ends_no_stream() -> None:
     assert seen["reports"] == ["a mistake in a view"]
     assert seen["told"] == [["message", {"n": 2}, "2"]]
     assert seen["asked"][1] == ["/v1/events", "2"]
+
+
+TIMERS = """
+  const asked = [];
+  const states = [];
+  const timers = new Map();
+  let last = 0;
+  globalThis.document = Object.assign(new EventTarget(), { hidden: false });
+  globalThis.addEventListener = () => {};
+  globalThis.removeEventListener = () => {};
+  const real = globalThis.setTimeout;
+  globalThis.setTimeout = (act, ms) => { timers.set((last += 1), { act, ms }); return last; };
+  globalThis.clearTimeout = (id) => timers.delete(id);
+  const fire = (ms) => {
+    for (const [id, timer] of [...timers]) {
+      if (timer.ms !== ms) continue;
+      timers.delete(id);
+      timer.act();
+    }
+  };
+  const settle = () => new Promise((resolve) => real(resolve, 5));
+  const see = (hidden) => {
+    document.hidden = hidden;
+    document.dispatchEvent(new Event("visibilitychange"));
+  };
+  globalThis.fetch = async (url, { headers, signal }) => {
+    asked.push(headers["Last-Event-ID"] ?? null);
+    const body = new ReadableStream({
+      start: (control) => {
+        control.enqueue(new TextEncoder().encode(`id: ${asked.length}\\ndata: {}\\n\\n`));
+        signal.addEventListener("abort", () => control.error(signal.reason));
+      },
+    });
+    return new Response(body);
+  };
+  const stream = m.follow("/events", { onEvent: () => {}, onState: (state) => states.push(state) });
+  await settle();
+"""
+
+
+def test_a_page_that_nobody_sees_gives_its_stream_back_and_takes_it_up_again() -> None:
+    script = (
+        TIMERS
+        + """
+      see(true);
+      see(false); // a glance at another tab ends nothing
+      await settle();
+      const glance = asked.length;
+      see(true);
+      fire(60000);
+      await settle();
+      for (const { ms } of [...timers.values()]) if (ms < 60000) fire(ms);
+      await settle();
+      const away = [asked.length, states.at(-1)];
+      see(false);
+      await settle();
+      stream.close();
+      return { glance, away, asked, states };
+    """
+    )
+    seen = play("core/streams.js", script)
+    assert (seen["glance"], seen["away"]) == (1, [1, "open"])  # nothing is lost: it was given back
+    assert seen["asked"] == [None, "1"]
+    assert seen["states"] == ["connecting", "open", "connecting", "open"]
+
+
+def test_a_connection_without_a_sign_of_life_is_dead() -> None:
+    script = (
+        TIMERS
+        + """
+      fire(45000);
+      await settle();
+      const lost = states.at(-1);
+      for (const { ms } of [...timers.values()]) if (ms < 2000) fire(ms);
+      await settle();
+      stream.close();
+      await settle();
+      return { lost, asked, states, left: timers.size };
+    """
+    )
+    seen = play("core/streams.js", script)
+    assert seen["lost"] == "lost"
+    assert seen["asked"] == [None, "1"]
+    assert seen["states"] == ["connecting", "open", "lost", "connecting", "open"]
+    assert seen["left"] == 0  # a stream that is closed leaves no timer behind

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from laneway.gateway import letter_lists
+from laneway.gateway.tokens import GATEWAY
 from laneway.records import RetryPolicy
 from laneway.rows import Batch, BatchResult, MessageRow, Owner, StateRow
 from laneway.stores.memory import MemoryDisk, MemoryStore
@@ -375,7 +376,7 @@ async def test_what_cannot_be_planned_is_not_begun(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore(MemoryDisk()))
     async with gateway_stage(tmp_path, store=store) as stage:
         letter = await dead_message(stage, "s1", "hello")
-        store.fail_next("before", owner=Owner("default", letter_lists.GATEWAY, letter_lists.PLANS))
+        store.fail_next("before", owner=Owner("default", GATEWAY, letter_lists.PLANS))
         headers = {**stage.operator(), "Idempotency-Key": "k"}
         answer = await stage.client.post(f"{LETTERS}/retry", json={"ids": [letter]}, headers=headers)
         assert refusal(answer)[0] == 503

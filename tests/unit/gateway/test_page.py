@@ -230,6 +230,14 @@ def test_a_library_is_what_its_package_shipped_with_its_licence(folder: str) -> 
     assert told["license"] in {"MIT", "Apache-2.0"}
 
 
+def test_what_looks_for_barriers_is_what_its_package_shipped_and_is_in_no_wheel() -> None:
+    folder = Path(__file__).parents[2] / "browser" / "vendor"
+    told = json.loads((folder / "SOURCES.json").read_text())["axe-core"]
+    found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in told["files"]}
+    assert found == {name: file["sha256"] for name, file in told["files"].items()}
+    assert not list(FOLDER.rglob("axe*"))
+
+
 def test_every_library_is_listed() -> None:
     assert {path.name for path in VENDOR.iterdir() if path.is_dir()} == set(SOURCES)
 

@@ -59,6 +59,7 @@ async def test_calls_and_letters_are_counted_until_somebody_has_seen_to_them(tmp
         found = await attention_of(stage)
         assert [each["id"] for each in found["ledger"]["items"]] == [entry]
         assert (found["ledger"]["count"], found["ledger"]["items"][0]["title"]) == (1, "bash")
+        assert found["ledger"]["items"][0]["run_id"] == "turn-old"
         assert {each["id"] for each in found["dead_letters"]["items"]} == set(letters)
         assert found["dead_letters"]["items"][0]["why"] == "no model"
         operator = stage.operator()
@@ -110,9 +111,12 @@ async def test_a_task_is_a_care_as_long_as_there_is_no_worker_for_it(tmp_path: P
         await until(lambda: any(each.published for each in desk.board.live.values()))
         (care,) = (await attention_of(stage))["tasks"]["items"]
         assert (care["title"], care["why"]) == ("read", "no worker has asked for tasks lately")
+        (work,) = (await now_of(stage))["at_work"]
+        assert work["words"] == "waits for a worker: read; no worker has asked for tasks lately"
         (lease,) = await stage.gateway.hall.claim("w1")
         assert (await attention_of(stage))["tasks"]["count"] == 0
         assert lease.task.task_id == care["id"]
+        assert (await now_of(stage))["at_work"][0]["words"] == "waits for worker w1: read"
 
 
 async def test_paused_lanes_and_closed_limits_are_shown_to_those_who_see_what_is_shared(tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ async def test_a_provider_that_says_to_wait_is_asked_by_no_other_session(tmp_pat
         model = host.lanes.engine.kernel.registry.lanes["model:scripted"]
         await until(lambda: model.waiting == 1)
         (limit,) = (await body_of(await stage.client.get("/v1/limits")))["items"]
-        assert [(each["session_key"], each["workspace"]) for each in limit["waiters"]] == [("s2", "default")]
+        (waiter,) = limit["waiters"]
+        assert (waiter["session_key"], waiter["workspace"]) == ("s2", "default")
         every = stage.operator() | {"Laneway-Tenant": "acme"}
         (seen,) = (await body_of(await stage.client.get("/v1/limits", headers=every)))["items"]
         assert [(each["session_key"], each["label"]) for each in seen["waiters"]] == [(None, "a job")]
@@ -251,6 +252,17 @@ async def test_a_rate_limit_is_among_the_limits_with_what_is_left_of_it(tmp_path
         assert (limit["key"], limit["closed"]) == ("nightly", False)
         rate = limit["rate"]
         assert (rate["count"], rate["window_ms"], rate["left"], rate["next_ms"]) == (2, 3_600_000, 1, 0)
+
+
+async def test_turns_that_wait_for_a_lane_that_is_closed_are_told_by_their_sessions(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path, text=LANED, drain_ms=1) as stage:
+        await body_of(await stage.client.post("/v1/limits/main/close", headers=stage.operator()))
+        await post(stage, "s1", "hello")
+        main = stage.gateway.lanes.engine.kernel.registry.lanes["main"]
+        await until(lambda: main.waiting == 1)
+        listed = (await body_of(await stage.client.get("/v1/limits")))["items"]
+        (limit,) = [each for each in listed if each["key"] == "main"]
+        assert [(each["session_key"], each["label"]) for each in limit["waiters"]] == [("s1", "a turn")]
 
 
 async def test_limits_that_are_not_there_or_closed_twice_over_are_refused(tmp_path: Path) -> None:

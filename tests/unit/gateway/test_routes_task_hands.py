@@ -122,7 +122,8 @@ async def test_only_operators_take_tasks_into_their_hands_and_only_their_own(tmp
     async with floor(tmp_path) as here:
         await here.taken("t1")
         other = here.token(Scope.OPERATE, tenant="other")
-        for path, body in (("cancel", {}), ("release", {})):
+        body: dict[str, Any] = {}
+        for path in ("cancel", "release"):
             for headers in (here.worker, here.token(Scope.CHAT)):
                 assert refusal(await here.ask(f"t1/{path}", body, headers))[0] == 403
             assert refusal(await here.ask(f"t1/{path}", body, other))[0] == 404

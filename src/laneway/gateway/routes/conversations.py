@@ -37,6 +37,7 @@ RUNS_MAX: Final = 200
 IDS_MAX: Final = 100
 MESSAGES_MAX: Final = 50
 """Of the messages of one run so many are told; a run that was made of more says which they are."""
+SLICE: Final = 200
 LINES_MAX: Final = 5_000
 STRAYS_MAX: Final = 1_000
 """Messages between two runs that got none: where thousands were dropped, the first of them tell it."""
@@ -92,7 +93,7 @@ async def conversation(
     wanted = list(dict.fromkeys(each for turn in turns for each in _messages_of(turn)))
     rows = [row for row in await history.messages_by_id(wanted) if row is not None]
     rows += await _strays(workspace, owner, since, until, known={*wanted})
-    entries = await history.entries(owner, after_seq=max(0, since - 1), limit=LINES_MAX)
+    entries = await _entries(workspace, owner, since, until)
     box = workspace.inbox.engine.kernel.boxes.get(owner)
     return Conversation(
         session_key=owner.session,
@@ -101,7 +102,7 @@ async def conversation(
         waiting=0 if box is None else box.waiting,
         seq=told,
         runs=[SpokenRun(**run_facts(turn, _state_now(workspace, owner, turn)), seq=turn.seq) for turn in turns],
-        lines=[line for each in entries if each.seq < until and (line := _line(each)) is not None],
+        lines=[line for each in entries if (line := _line(each)) is not None],
         messages=[await _message(workspace, row) for row in rows],
         before=None if is_whole else str(since),
     )
@@ -129,8 +130,28 @@ def _messages_of(turn: StateRow) -> list[str]:
 
 async def _strays(workspace: Workspace, owner: Owner, since: int, until: int, *, known: set[str]) -> list[MessageRow]:
     """Messages that came in this part of the conversation and have ended without a run."""
-    rows = await workspace.inbox.engine.store.history.messages(owner, after_seq=max(0, since - 1), limit=STRAYS_MAX)
-    return [row for row in rows if row.seq < until and row.id not in known and MessageState(row.state) in WITHOUT_RUN]
+    found: list[MessageRow] = []
+    after = max(0, since - 1)
+    for _ in range(0, STRAYS_MAX, SLICE):
+        rows = await workspace.inbox.engine.store.history.messages(owner, after_seq=after, limit=SLICE)
+        found += (row for row in rows if row.seq < until)
+        if len(rows) < SLICE or rows[-1].seq >= until:
+            break
+        after = rows[-1].seq
+    return [row for row in found if row.id not in known and MessageState(row.state) in WITHOUT_RUN]
+
+
+async def _entries(workspace: Workspace, owner: Owner, since: int, until: int) -> list[EntryRow]:
+    """The lines of this part of the transcript: not more of it is read than that."""
+    found: list[EntryRow] = []
+    after = max(0, since - 1)
+    for _ in range(0, LINES_MAX, SLICE):
+        rows = await workspace.inbox.engine.store.history.entries(owner, after_seq=after, limit=SLICE)
+        found += (row for row in rows if row.seq < until)
+        if len(rows) < SLICE or rows[-1].seq >= until:
+            break
+        after = rows[-1].seq
+    return found
 
 
 async def _message(workspace: Workspace, row: MessageRow) -> SentMessage:

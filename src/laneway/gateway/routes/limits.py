@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.service import Gateway
+from laneway.gateway.traffic_jobs import MODEL, TURN, Census
 from laneway.gateway.views import LimitView, Page, RateView, Reason, WaiterView, page_of, router_of
 from laneway.kernel.explain import lane_stats
 from laneway.kernel.jobs import Entry
@@ -28,6 +28,7 @@ router = router_of("limits")
 
 CLOSED_MS = 60_000
 WAITERS_MAX = 5
+WORDS = {MODEL: "a call of its model", TURN: "a turn"}
 WALL_MAX = 1 << 53
 YEAR_2001_MS = 978_307_200_000
 
@@ -69,8 +70,8 @@ async def ls(
         if name.startswith(MODEL_LANES) or lane.bucket is not None or _is_closed(lane, now)
     ]
     shown = sorted(name for name in names if name > after)[:limit]
-    sessions = _sessions(gateway, caller) if any(known[name].waiting for name in shown) else {}
-    return page_of([_view(gateway, known[name], sessions) for name in shown], shown, limit)
+    census = Census(gateway)
+    return page_of([_view(gateway, known[name], caller, census) for name in shown], shown, limit)
 
 
 @router.post("/limits/{key:path}/close", summary="Start nothing there for a while")
@@ -82,7 +83,7 @@ async def close(key: str, gateway: GatewayOf, caller: OperatorOf, body: Closing 
     until = order.until_ms or gateway.lanes.engine.wall_ms() + (order.for_ms or CLOSED_MS)
     await gateway.audit.record(caller, "limit.close", lane.name, reason=order.reason, until_ms=until)
     gateway.lanes.close_until(lane.name, until, order.reason or f"closed by {caller.name}")
-    return _view(gateway, lane, _sessions(gateway, caller))
+    return _view(gateway, lane, caller, Census(gateway))
 
 
 @router.post("/limits/{key:path}/open", summary="Open a limit before its time")
@@ -92,7 +93,7 @@ async def open_again(key: str, gateway: GatewayOf, caller: OperatorOf, body: Rea
     lane = _find(gateway, key)
     await gateway.audit.record(caller, "limit.open", lane.name, reason="" if body is None else body.reason)
     gateway.lanes.reopen(lane.name)
-    return _view(gateway, lane, _sessions(gateway, caller))
+    return _view(gateway, lane, caller, Census(gateway))
 
 
 def _find(gateway: Gateway, key: str) -> Lane:
@@ -107,17 +108,7 @@ def _is_closed(lane: Lane, wall_ms: int) -> bool:
     return (lane.closed_wall_ms or 0) > wall_ms
 
 
-def _sessions(gateway: Gateway, caller: Caller) -> dict[str, tuple[str, str]]:
-    """The open sessions of the caller's tenant (workspace and key) by what the names of their lanes begin with."""
-    return {
-        session.lanes.scope: (workspace.name, session.session_id)
-        for workspace in gateway.workspaces.values()
-        for (tenant, _), session in workspace.host.sessions.items()
-        if session.lanes is not None and tenant == caller.tenant
-    }
-
-
-def _view(gateway: Gateway, lane: Lane, sessions: Mapping[str, tuple[str, str]]) -> LimitView:
+def _view(gateway: Gateway, lane: Lane, caller: Caller, census: Census) -> LimitView:
     engine = gateway.lanes.engine
     now = engine.now()
     stats = lane_stats(lane, now=now)
@@ -132,7 +123,9 @@ def _view(gateway: Gateway, lane: Lane, sessions: Mapping[str, tuple[str, str]])
         waiting=stats.waiting,
         concurrency=stats.max_concurrent,
         rate=_rate(lane, now),
-        waiters=[_waiter(entry, sessions, now) for entry in islice(lane.queue, WAITERS_MAX)] if lane.waiting else [],
+        waiters=[_waiter(entry, caller, census, now) for entry in islice(lane.queue, WAITERS_MAX)]
+        if lane.waiting
+        else [],
     )
 
 
@@ -143,8 +136,9 @@ def _rate(lane: Lane, now: int) -> RateView | None:
     return RateView(count=limit.count, window_ms=limit.window_ms, left=bucket.left(now), next_ms=bucket.wait_ms(now))
 
 
-def _waiter(entry: Entry, sessions: Mapping[str, tuple[str, str]], now: int) -> WaiterView:
-    scopes = (each.name.rpartition("/")[0] for each in entry.lanes)
-    workspace, key = next((sessions[scope] for scope in scopes if scope in sessions), (None, None))
-    label = (entry.spec.label if key is not None else "") or "a job"
-    return WaiterView(label=label, session_key=key, workspace=workspace, waited_ms=max(0, now - entry.queued_at))
+def _waiter(entry: Entry, caller: Caller, census: Census, now: int) -> WaiterView:
+    work, waited = census.work_of(entry), max(0, now - entry.queued_at)
+    if work.owner is None or work.owner.tenant != caller.tenant:
+        return WaiterView(label="a job", waited_ms=waited)
+    label = work.tool or WORDS.get(work.kind) or entry.spec.label or "a job"
+    return WaiterView(label=label, session_key=work.owner.session, workspace=work.owner.workspace, waited_ms=waited)

@@ -194,8 +194,8 @@ async def _recent(
     elif active:
         wanted = groups["busy"] | groups["waiting"]
     found: list[tuple[str, Seen]] = []
-    for key, seen in recency.newest_first(tenant, before=seq_of(after), since=asked.since):
-        if (wanted is None or key in wanted) and (not asked.words or asked.words in key.casefold()):
+    for key, seen in recency.newest_first(tenant, before=seq_of(after), since=asked.since, among=wanted):
+        if not asked.words or asked.words in key.casefold():
             found.append((key, seen))
             if len(found) >= limit:
                 break

@@ -61,7 +61,8 @@ class TrackView(View):
     role: str = Field(
         "",
         description="`turns`, `model` (calls of an account), `tools` and `session` (the tools and the turn of a "
-        "session), `waits` (turns that wait for somebody), `template` (what the lanes of tools of all sessions are made from); empty: none of these.",
+        "session), `waits` (turns that wait for somebody), `template` (what the lanes of tools of all sessions "
+        "are made from); empty: none of these.",
     )
     workspace: str = ""
     session: str = ""

@@ -97,6 +97,14 @@ export function moment(ms) {
   return `${day} ${time} ${zone}`;
 }
 
+/** A time at an axis whose steps are so long: "14:05:30", "14:05", or the day "11-16". */
+export function tickTime(ms, stepMs) {
+  const at = new Date(ms);
+  if (stepMs >= DAY) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}`;
+  return stepMs < MINUTE ? `${time}:${two(at.getSeconds())}` : time;
+}
+
 function two(number) {
   return String(number).padStart(2, "0");
 }

@@ -123,12 +123,14 @@ export function Empty({ title, children }) {
 export function ErrorBox({ error, retry }) {
   const isDenied = error?.status === 401 || error?.status === 403;
   const isOffline = error?.name === "Offline";
+  const isForPrograms = isDenied && /Authorization: Bearer/.test(error.hint ?? "");
+  const hint = isForPrograms ? "A server that is started in a terminal prints one; else: laneway token create NAME" : error?.hint;
   const useOther = async () => {
     if (await wantToken({ detail: error.message, hint: error.hint })) retry?.();
   };
   return html`<div class="error-box" role="alert">
     <p class="error-title">${isOffline ? "The server does not answer" : shown(sentence(error?.message || "something went wrong"))}</p>
-    ${error?.hint ? html`<p class="dim">${shown(sentence(error.hint))}</p>` : null}
+    ${hint ? html`<p class="dim">${shown(sentence(hint))}</p>` : null}
     <div class="row">
       ${retry ? html`<${Button} onClick=${() => retry()} icon="refresh">Try again</${Button}>` : null}
       ${isDenied ? html`<${Button} kind="primary" icon="key" onClick=${useOther}>Use a token</${Button}>` : null}

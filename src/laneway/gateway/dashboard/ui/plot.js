@@ -1,7 +1,7 @@
 /** Plots over time, drawn by uPlot, in the colours of the page, with the same in words beside them. */
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { number } from "../core/format.js";
+import { number, tickTime } from "../core/format.js";
 import { html } from "./parts.js";
 import { isDark } from "./theme.js";
 
@@ -75,6 +75,11 @@ function dayOptions(count) {
   };
 }
 
+/** Times of an axis, as fine as its steps are. */
+function timesOf(self, ticks, axis, space, step) {
+  return ticks.map((each) => tickTime(each * 1000, step * 1000));
+}
+
 function optionsOf(node, series, { height, format, days, least }) {
   const daily = days ? dayOptions(series.length) : null;
   const style = getComputedStyle(node);
@@ -89,7 +94,10 @@ function optionsOf(node, series, { height, format, days, least }) {
       ...(daily ? { x: daily.x } : {}),
       y: { range: (self, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, least)] },
     },
-    axes: [{ ...axis, size: 22, ...daily?.axis }, { ...axis, size: 44, values: (self, ticks) => ticks.map((each) => format(each)) }],
+    axes: [
+      { ...axis, size: 22, space: 60, values: timesOf, ...daily?.axis },
+      { ...axis, size: 44, values: (self, ticks) => ticks.map((each) => format(each)) },
+    ],
     series: [
       {},
       ...series.map((each, index) => ({

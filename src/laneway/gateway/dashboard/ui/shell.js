@@ -1,5 +1,5 @@
 /** The frame around every view: header, navigation, the state of the link, dialogs and notes. */
-import { about, can, choosePlace, place } from "../core/api.js";
+import { about, ask, can, choosePlace, generation, place } from "../core/api.js";
 import { wanted, wantToken } from "../core/access.js";
 import { shown } from "../core/format.js";
 import { go, href, route } from "../core/router.js";
@@ -129,11 +129,17 @@ function Place({ at }) {
   const [tries, setTries] = useState(0);
   const focus = useRef("");
   useEffect(() => {
+    if (loaded.error) setTries(tries + 1); // the server is back, or another token counts: perhaps it is there now
+  }, [generation.value]);
+  useEffect(() => {
     if (!view) return undefined;
     let isLatest = true;
     loadView(at.name, tries).then(
       (module) => isLatest && setLoaded({ name: at.name, Body: module.default, error: null }),
-      (error) => isLatest && setLoaded({ name: at.name, Body: null, error }),
+      (error) => {
+        if (isLatest) setLoaded({ name: at.name, Body: null, error });
+        ask("/about", { reads: "" }).catch(() => {}); // is the server away? Then the page says so, and watches for it
+      },
     );
     return () => { isLatest = false; };
   }, [at.name, tries]);

@@ -4,6 +4,7 @@ import { ask, isOutdated, reach } from "../core/api.js";
 import { link } from "../core/live.js";
 import { duration, now, shown } from "../core/format.js";
 import { Dialog } from "./dialogs.js";
+import { sentence } from "./toasts.js";
 import { Button, Field, Form, html, useEffect, useRef, useState } from "./parts.js";
 
 const BRIEF_MS = 2500; // a stream that ends in good order is taken up again within that
@@ -33,7 +34,7 @@ export function TokenDialog({ want }) {
   const scope = want.scope || "chat";
   return html`<${Dialog} title="This needs a token" onClose=${() => want.done(false)}>
     <${Form} onSubmit=${submit}>
-      ${want.detail ? html`<p>${shown(want.detail)}</p>` : null}
+      ${want.detail ? html`<p>${shown(sentence(want.detail))}</p>` : null}
       <${Field} label="Token" error=${error} hint="It is kept in this tab only, and forgotten when you close it.">
         <input ref=${field} type="password" autocomplete="off" spellcheck=${false} value=${words}
           onInput=${(event) => setWords(event.target.value)} />

@@ -56,11 +56,27 @@ const VERBS = {
   "schedule.remove": (each) => `deleted schedule ${each.target}${inSession(each)}`,
   "schedule.run": (each) => `ran schedule ${each.target}${inSession(each)} now`,
   "schedule.change": (each) => `${scheduleWords(each.facts)} ${each.target}${inSession(each)}`,
-  "ledger.settle": (each) => `settled call ${each.target}`,
+  "ledger.settle": (each) => `settled a call of ${each.facts.tool ?? each.target}${happened(each.facts.happened)}`,
+  "dead_letter.retry_many": (each) => `sent ${each.target} again`,
+  "dead_letter.purge_many": (each) => `forgot ${each.target}`,
+  "task.complete": (each) => `completed task ${each.target} by hand${ofTool(each)}`,
+  "task.fail": (each) => `failed task ${each.target} by hand${ofTool(each)}`,
+  "task.release": (each) => `took task ${each.target} back from ${each.facts.worker || "its worker"}${ofTool(each)}`,
+  "task.cancel": (each) => `cancelled task ${each.target}${ofTool(each)}`,
   "token.create": (each) => `made token ${each.target}`,
   "token.revoke": (each) => `revoked token ${each.target}`,
-  "job.cancel": (each) => `cancelled job ${each.target}`,
+  "job.cancel": (each) => `cancelled ${each.facts.label || `job ${each.target}`}${each.facts.lane ? ` in lane ${each.facts.lane}` : ""}`,
+  "channel.gave_up": (each) => `gave up sending to ${each.target}`,
 };
+
+function happened(said) {
+  if (said === undefined || said === null) return "";
+  return said ? ": it happened" : ": it did not happen";
+}
+
+function ofTool({ facts }) {
+  return facts.command ? ` (${facts.command})` : "";
+}
 
 function inSession({ facts }) {
   return facts.session_key ? ` of session ${facts.session_key}` : "";
@@ -98,18 +114,18 @@ function past(verb) {
 export function targetOf(entry) {
   const [area, verb] = entry.action.split(".");
   const { target, facts = {} } = entry;
-  if (area === "lane") return ["lanes", { q: target }];
+  if (area === "lane") return ["lanes", { filter: target }];
   if (area === "limit") return ["limits"];
   if (area === "approval") return ["approvals"];
   if (area === "schedule") return verb === "add" ? ["chat", target] : ["schedules"];
-  if (area === "ledger") return ["ledger"];
+  if (area === "ledger") return ["ledger", { entry: target }];
   if (area === "token") return ["tokens"];
   if (area === "task") return ["tasks"];
   if (area.startsWith("dead")) return ["letters"];
   if (area === "run") return ["story", "run", target];
   if (area === "message") return ["story", "message", target];
   if (area === "session") return ["chat", target];
-  if (area === "job" && facts.session_key) return ["chat", facts.session_key];
+  if (area === "job") return facts.run_id ? ["story", "run", facts.run_id] : ["lanes", { filter: facts.lane ?? "" }];
   return null;
 }
 

@@ -1,6 +1,6 @@
 /** The chat with one session: what was said, what runs, what waits, and a place to write. */
 import { plural, shown } from "../core/format.js";
-import { useStream } from "../core/live.js";
+import { link, useStream } from "../core/live.js";
 import { go, href } from "../core/router.js";
 import { confirm, Dialog } from "../ui/dialogs.js";
 import { useKeys } from "../ui/keys.js";
@@ -99,6 +99,12 @@ function Announcer({ store }) {
   return html`<div class="visually-hidden" role="status">${words}</div>`;
 }
 
+function Typing({ store }) {
+  store.version.value;
+  const isOn = store.chat.typing && !store.live();
+  return html`<div class="chat-typing dim" aria-hidden="true">${isOn ? "The message was taken, an answer is being prepared …" : ""}</div>`;
+}
+
 function Side({ store }) {
   store.version.value;
   const { chat } = store;
@@ -115,7 +121,7 @@ function Side({ store }) {
     </details>`;
 }
 
-function Open({ sessionKey }) {
+function Open({ sessionKey, onAgain }) {
   const store = useMemo(() => new ChatStore(sessionKey), [sessionKey]);
   useEffect(() => () => store.end(), [store]);
   const [isHelp, setHelp] = useState(false);
@@ -129,17 +135,18 @@ function Open({ sessionKey }) {
     store.dropSend(send.key);
     setGiven({ turn: given.turn + 1, text: send.text });
   };
-  const typing = store.chat.typing && !store.live();
-  const trouble = store.trouble.value;
+  const refused = link.value.state === "refused" ? link.value.error : null;
+  const trouble = refused ?? store.trouble.value;
+  const again = () => (refused ? onAgain() : store.readPast(false));
   const empty = html`<${Empty} title="Nothing has been said here yet">Write the first message below. It begins a run at once.</${Empty}>`;
   return html`<${Page} class="chat-page" title=${shown(sessionKey)} lead=${html`<${Lead} store=${store} />`}
     actions=${html`<${Actions} store=${store} onNew=${() => setNew(true)} />`}>
-    ${trouble ? html`<${ErrorBox} error=${trouble} retry=${() => store.readPast(false)} />` : null}
+    ${trouble ? html`<${ErrorBox} error=${trouble} retry=${again} />` : null}
     ${!store.isRead.value && !trouble ? html`<${Loading} text="Reading the conversation …" />` : null}
     <div class="chat-columns">
       <div class="chat-main">
         <${Log} store=${store} empty=${empty} onEdit=${onEdit} />
-        <div class="chat-typing dim" aria-hidden="true">${typing ? "The message was taken, an answer is being prepared …" : ""}</div>
+        <${Typing} store=${store} />
         <${Composer} store=${store} given=${given} onHelp=${() => setHelp(true)} />
       </div>
       <div class="chat-side"><${Side} store=${store} /></div>
@@ -164,5 +171,6 @@ function Nowhere() {
 /** `#/chat/<key>`. */
 export default function Chat({ params }) {
   const key = params[0] ?? "";
-  return key ? html`<${Open} key=${key} sessionKey=${key} />` : html`<${Nowhere} />`;
+  const [turn, setTurn] = useState(0); // a stream that was refused is asked for anew
+  return key ? html`<${Open} key=${`${turn} ${key}`} sessionKey=${key} onAgain=${() => setTurn(turn + 1)} />` : html`<${Nowhere} />`;
 }

@@ -17,9 +17,10 @@ export function blocksOf(chat) {
     for (const id of run.messages) taken.add(id);
     for (const id of run.steered) taken.add(id);
   }
+  const first = oldest(chat);
   for (const message of chat.messages.values()) {
     if (taken.has(message.id) || !isFinalMessage(message.state)) continue;
-    if (message.runId && !chat.runs.has(message.runId) && message.seq < oldest(chat)) continue; // its run has not been read yet
+    if (message.runId && !chat.runs.has(message.runId) && message.seq < first) continue; // its run has not been read yet
     found.push({ kind: "message", key: message.id, place: message.seq || Infinity, message, conversation: null });
   }
   return divided(found.sort(inOrder), chat.conversation);
@@ -92,6 +93,34 @@ function lineItems(run, steered) {
     if (line.role === "assistant") return [{ kind: "text", key: `line-${line.seq}`, text: line.text }];
     return run.steered.includes(line.messageId) ? steered([line.messageId]) : [];
   });
+}
+
+const FENCE = /^[ \t]*(`{3,}|~{3,})([^\n`]*)$/;
+
+/** A text in parts: what is said, and what stands between fences (```), which is code. One that is still open is code, too. */
+export function partsOf(text) {
+  const parts = [];
+  let fence = "";
+  let lines = [];
+  const close = (code, language = "") => {
+    const words = lines.join("\n");
+    if (code || words.trim()) parts.push({ code, language, text: code ? words : words.replace(/^\n+|\n+$/g, "") });
+    lines = [];
+  };
+  let language = "";
+  for (const line of text.split("\n")) {
+    const found = FENCE.exec(line);
+    if (found && !fence) {
+      close(false);
+      fence = found[1];
+      language = found[2].trim();
+    } else if (found && found[1].startsWith(fence) && !found[2].trim()) {
+      close(true, language);
+      fence = "";
+    } else lines.push(line);
+  }
+  close(Boolean(fence), fence ? language : "");
+  return parts;
 }
 
 const BECAME = {

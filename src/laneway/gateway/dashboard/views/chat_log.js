@@ -2,7 +2,7 @@
 import { plural } from "../core/format.js";
 import { Button, html, Loading, useEffect, useLayoutEffect, useRef, useState } from "../ui/parts.js";
 import { blocksOf, waitingOf } from "./chat_blocks.js";
-import { Message, Run, Still } from "./chat_parts.js";
+import { Long, Message, Run, Still } from "./chat_parts.js";
 
 const SHOWN = 24; // blocks in the page at first
 const STEP = 16; // so many more when somebody comes near the edge
@@ -43,7 +43,7 @@ function Waiting({ chat, store }) {
 
 function Outbox({ store, onEdit }) {
   return store.outbox.value.map((send) => html`<div class="chat-message chat-user chat-sending" key=${send.key}>
-    <div class="chat-words" dir="auto">${send.text}</div>
+    <${Long} text=${send.text} />
     <div class="chat-became">
       ${send.state === "refused"
         ? html`<span class="chat-bad" role="alert">Not sent: ${send.error}</span>
@@ -147,7 +147,8 @@ export function Log({ store, empty, onEdit, onFocusBack }) {
         : null}
       ${isEmpty ? empty : null}
       ${blocks.slice(start, end).map((block) => html`<div key=${block.key} data-block=${block.key} class="chat-block">
-        <${Still} v=${`${versionOf(block)}`} draw=${() => html`<${Block} block=${block} chat=${chat} store=${store} />`} /></div>`)}
+        <${Still} v=${`${chat.number} ${versionOf(block)}`}
+          draw=${() => html`<${Block} block=${block} chat=${chat} store=${store} />`} /></div>`)}
       ${range.end === null ? html`<${Waiting} chat=${chat} store=${store} /><${Outbox} store=${store} onEdit=${onEdit} />` : null}
     </div>
     ${isAway ? html`<${Button} class="chat-down" icon="down" onClick=${toEnd}>To the newest</${Button}>` : null}

@@ -9,6 +9,7 @@ const FINAL_MESSAGES = new Set([
   "ran", "merged", "steered", "superseded", "summarized", "dropped", "withdrawn", "expired", "rejected", "command", "dead_lettered",
 ]);
 const FINAL_RUNS = new Set(["succeeded", "failed", "cancelled", "interrupted", "fenced"]);
+const DETAILS_KEPT = 100;
 const WAITING = new Set(["queued", "parked", "held"]);
 
 /** Whether nothing more becomes of a message in this state. */
@@ -20,10 +21,14 @@ export const isFinalRun = (state) => FINAL_RUNS.has(state);
 /** Whether a message in this state waits. */
 export const isWaiting = (state) => WAITING.has(state);
 
+let made = 0;
+
 /** A chat that knows nothing yet. */
 export function newChat(key) {
+  made += 1;
   return {
     key,
+    number: made, // tells it from the one before, when all is read anew
     messages: new Map(),
     runs: new Map(),
     open: new Set(), // the runs that have not ended, as far as is known
@@ -37,6 +42,7 @@ export function newChat(key) {
     approvals: 0,
     calls: 0,
     settings: 0,
+    ended: 0, // runs that have ended since it is open
     gap: false, // what is known may be wrong: read it anew
   };
 }
@@ -206,6 +212,14 @@ function endRun(chat, run, { endedMs, answer, tokens }) {
   run.tokens ||= tokens || 0;
 }
 
+/** A page that is open for days keeps what the newest runs did; of older ones what they said, and it can be read again. */
+function forgetDetails(chat) {
+  const over = [...chat.runs.values()].filter((run) => run.rounds.length && isFinalRun(run.state));
+  for (const run of over.sort((a, b) => a.seq - b.seq).slice(0, -DETAILS_KEPT)) {
+    Object.assign(run, { rounds: [], isWhole: false, notes: [], v: run.v + 1 });
+  }
+}
+
 // ---- what happens ----
 
 const STORED = {
@@ -237,6 +251,8 @@ const STORED = {
     run.beganMs ||= facts.at_ms - facts.run_ms;
     endRun(chat, run, { endedMs: facts.at_ms, answer: facts.answer });
     chat.typing = null;
+    chat.ended += 1;
+    if (chat.ended % DETAILS_KEPT === 0) forgetDetails(chat);
     chat.shape += 1;
   },
   "session.reset": (chat, facts) => {
@@ -290,6 +306,7 @@ function onMessage(chat, type, facts) {
   message.eventSeq = Math.max(message.eventSeq, facts.seq || 0);
   message.arrivedMs ||= type === "message.accepted" ? facts.at_ms : 0;
   message.mode = facts.mode || message.mode;
+  if (isFinalMessage(facts.state) && chat.typing?.messageId === message.id) chat.typing = null;
   setMessage(chat, message, facts.state, {
     outcome: facts.outcome ?? null, reason: facts.reason, runId: facts.turn_id || "",
     position: facts.position ?? message.position, notice: facts.notice || "",

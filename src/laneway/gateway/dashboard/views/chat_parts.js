@@ -2,10 +2,12 @@
 import { duration, money, number, plural, shown } from "../core/format.js";
 import { href } from "../core/router.js";
 import { Badge, Button, Clock, Component, Copy, Countdown, html, Icon, Json, Since, Text, useState } from "../ui/parts.js";
-import { becameOf, callStatus, canResume, canRetry, contentOf, openersOf, statusOf } from "./chat_blocks.js";
+import { becameOf, callStatus, canResume, canRetry, contentOf, openersOf, partsOf, statusOf } from "./chat_blocks.js";
 import { isFinalRun } from "./chat_model.js";
 
 const STEPS_SHOWN = 30;
+const FOLDED = 3000;
+const CODE_PIECES = 20; // a text that is longer than these is not looked through in every frame
 
 /** Renders anew only when its version is another one: of a long conversation only what has changed is worked on. */
 export class Still extends Component {
@@ -23,6 +25,31 @@ export function Words({ pieces, class: name = "" }) {
   return html`<div class="chat-words ${name}" dir="auto">
     ${pieces.map((piece, at) => html`<${Still} key=${at} v=${piece} draw=${() => html`<span>${shown(piece)}</span>`} />`)}
   </div>`;
+}
+
+/** What a model has said: code between fences is set as code, all else is text as it came. */
+function Said({ pieces }) {
+  const text = pieces.length > CODE_PIECES ? "" : pieces.join("");
+  if (!text.includes("```") && !text.includes("~~~")) return html`<${Words} pieces=${pieces} class="chat-said" />`;
+  const draw = (part) => (part.code ? html`<${Code} part=${part} />` : html`<div class="chat-words" dir="auto">${shown(part.text)}</div>`);
+  return html`<div class="chat-said">
+    ${partsOf(text).map((part, at) => html`<${Still} key=${at} v=${`${part.code} ${part.text}`} draw=${() => draw(part)} />`)}
+  </div>`;
+}
+
+function Code({ part }) {
+  return html`<figure class="chat-code">
+    <figcaption class="dim"><span>${shown(part.language) || "code"}</span><${Copy} text=${part.text} label="Copy the code" /></figcaption>
+    <pre tabIndex=${0}><code>${shown(part.text)}</code></pre>
+  </figure>`;
+}
+
+/** A text of somebody; a very long one is folded. */
+export function Long({ text }) {
+  const [isOpen, setOpen] = useState(false);
+  if (text.length <= FOLDED || isOpen) return html`<div class="chat-words" dir="auto">${shown(text)}</div>`;
+  return html`<div class="chat-words" dir="auto">${shown(text.slice(0, FOLDED))} …</div>
+    <${Button} kind="quiet" onClick=${() => setOpen(true)}>Show all ${number(text.length)} characters</${Button}>`;
 }
 
 function Attachments({ list }) {
@@ -58,15 +85,15 @@ export function Message({ message, store, inside = false }) {
   return html`<div class="chat-message ${name} ${inside ? "chat-inside" : ""}" data-message=${message.id}>
     <span class="visually-hidden">${isSystem ? "Notice" : "Message"}${who(message) ? ` of ${shown(who(message))}` : ""}: </span>
     ${inside ? html`<div class="chat-tag"><${Icon} name="steer" /> came in while it ran</div>` : null}
-    <div class="chat-words" dir="auto">${shown(message.text)}</div>
+    <${Long} text=${message.text} />
     <${Attachments} list=${message.attachments} />
     <${Became} message=${message} store=${store} />
   </div>`;
 }
 
 /** Why a call is not made yet: how full its lane is. */
-function LaneNow({ call, store }) {
-  const lane = call.state === "queued" ? store.lanes.value.get(call.lane) : null;
+function LaneNow({ name, isQueued, store }) {
+  const lane = isQueued ? store.lanes.value.get(name) : null;
   if (!lane) return null;
   return html`<span class="dim">${lane.running} of ${lane.concurrency} run there, ${lane.waiting} wait</span>`;
 }
@@ -98,7 +125,7 @@ function Call({ call, store }) {
       <span class="chat-gist mono dim">${shown(gist(call.args))}</span>
       ${call.lane ? html`<span class="chip">${shown(call.lane)}</span>` : null}
       <${Badge} tone=${status.tone}>${shown(status.text)}</${Badge}>
-      <${LaneNow} call=${call} store=${store} />
+      <${LaneNow} name=${call.lane} isQueued=${call.state === "queued"} store=${store} />
       ${call.attempt > 1 ? html`<span class="dim">attempt ${call.attempt}</span>` : null}
       <${Times} call=${call} />
     </summary>
@@ -133,7 +160,7 @@ function Round({ round, store }) {
     ${round.reasoning.length
       ? html`<details class="chat-thought"><summary>Thoughts</summary><${Words} pieces=${round.reasoning} /></details>`
       : null}
-    ${round.text.length ? html`<${Words} pieces=${round.text} class="chat-said" />` : null}
+    ${round.text.length ? html`<${Said} pieces=${round.text} />` : null}
     <${Folded} items=${calls} word="call"
       draw=${(call) => html`<${Still} key=${call.id} v=${call.v} draw=${() => html`<${Call} call=${call} store=${store} />`} />`} />
   </div>`;
@@ -179,7 +206,7 @@ function Children({ list }) {
 
 function Item({ item, chat, store }) {
   if (item.kind === "round") return html`<${Round} round=${item.round} store=${store} />`;
-  if (item.kind !== "steered") return html`<${Words} pieces=${[item.text]} class="chat-said" />`;
+  if (item.kind !== "steered") return html`<${Said} pieces=${[item.text]} />`;
   const known = item.ids.map((id) => chat.messages.get(id)).filter((each) => each?.isKnown);
   return html`${known.map((each) => html`<${Message} key=${each.id} message=${each} store=${store} inside />`)}
     ${item.skipped.length

@@ -9,7 +9,6 @@ import { isWorthAgain, outboxOf, pauseOf } from "./composer_model.js";
 
 const PENDING_SHOWN = 50;
 const IDS_MAX = 100;
-const CHANNEL = "web";
 
 /** The chat of one session. `version` changes when there is something new to show. */
 export class ChatStore {
@@ -270,7 +269,7 @@ export class ChatStore {
   }
 
   async post({ key, text, mode, tries = 0 }) {
-    const body = { text, channel: CHANNEL, ...(mode ? { mode } : {}) };
+    const body = { text, ...(mode ? { mode } : {}) }; // on no channel of its own: it may steer what came over the API
     try {
       const receipt = await ask(`${this.home}/messages`, { body, key });
       if (!this.isEnded) this.taken(receipt, text);
@@ -299,7 +298,10 @@ export class ChatStore {
       Object.assign(message, { state: receipt.disposition, position: receipt.position, reason: receipt.reason });
       this.chat.shape += 1;
     }
-    if (receipt.reply) this.replies.set(receipt.message_id, receipt.reply);
+    if (receipt.reply) {
+      this.replies.set(receipt.message_id, receipt.reply);
+      messageOf(this.chat, receipt.message_id).v += 1;
+    }
     this.readUnreadSoon();
     this.readSessionSoon();
     this.changed();

@@ -159,7 +159,8 @@ export function Controls({ track, name, draft, onDraft }) {
       ${draft === undefined ? null
         : html`<${Button} kind="primary" onClick=${apply} title=${`Give ${name} ${wanted} slots`}>Apply</${Button}>`}
     </span>` : null}
-    ${isClosed ? html`<${Button} onClick=${() => open(track)} title=${`Open ${name} before its time`}>Open</${Button}>` : null}
+    ${isClosed ? html`<${Button} onClick=${() => open(track)} title=${`Open ${name} before its time`}>
+      Open<span class="visually-hidden"> ${name}</span></${Button}>` : null}
     <${Button} kind="quiet" icon=${track.paused ? "play" : "pause"} title=${`${track.paused ? "Resume" : "Pause"} ${name}`}
       onClick=${() => turn(track)} />
   </span>`;

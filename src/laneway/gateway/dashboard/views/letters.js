@@ -3,6 +3,7 @@ import { ask, can } from "../core/api.js";
 import { plural, serverNow } from "../core/format.js";
 import { useStream } from "../core/live.js";
 import { go, href } from "../core/router.js";
+import { attention } from "../ui/attention.js";
 import { confirm } from "../ui/dialogs.js";
 import { useKeys } from "../ui/keys.js";
 import { Paged, usePages } from "../ui/load.js";
@@ -10,7 +11,7 @@ import { Button, Empty, html, Page, useEffect, useRef, useState } from "../ui/pa
 import { filterOf, isNarrow, kept, NOBODY, queryOf, toggled, toggledAll } from "./letters_model.js";
 import { useMany } from "./letters_many.js";
 import { EditDialog, Filter, LetterRow, Results } from "./letters_parts.js";
-import { useRefresh } from "./work_live.js";
+import { Folded, useRefresh } from "./work_live.js";
 
 const AGAIN_MS = 10000;
 const PAGE = 100;
@@ -35,6 +36,10 @@ export default function Letters({ query }) {
   const [open, setOpen] = useState("");
   const [editing, setEditing] = useState(null);
   useEffect(() => setChoice((before) => kept(before, order)), [order.join(" ")]);
+  const isWhole = status === "open" && asked === "{}" && pages.items !== null && !pages.more;
+  useEffect(() => {
+    if (isWhole) attention.value = { ...attention.value, letters: items.length };
+  }, [isWhole, items.length]);
   const many = useMany(() => pages.reload());
   const deal = useDeal(many, () => setChoice(NOBODY));
   const search = useRef(null);
@@ -46,8 +51,8 @@ export default function Letters({ query }) {
     <nav class="row" aria-label="Which letters">${SHOWS.map(([name, label]) => html`<a key=${name}
       class="button ${name === status ? "letter-tab" : ""}" aria-current=${name === status ? "page" : undefined}
       href=${href("letters", { ...filter, show: name === "open" ? "" : name })}>${label}</a>`)}</nav>
-    <${Filter} filter=${filter} first=${search}
-      onChange=${(next) => go(href("letters", { ...next, show: query.show }), { replace: true })} />
+    <${Folded} isNarrow=${isNarrow(filter)}><${Filter} filter=${filter} first=${search}
+      onChange=${(next) => go(href("letters", { ...next, show: query.show }), { replace: true })} /></${Folded}>
     ${many.work ? html`<${Results} work=${many.work} onAgain=${many.again} onStop=${many.stop} onClose=${many.close} />` : null}
     ${status === "open" && items.length ? html`<${Chosen} choice=${choice} order=${order} filter=${filter} deal=${deal} more=${pages.more}
       isBusy=${many.work?.isBusy} onAll=${() => setChoice(toggledAll(choice, order))} />` : null}

@@ -22,9 +22,9 @@ export function LetterRow({ letter, isChosen, isOpen, onChoose, onOpen, onEdit, 
       <span class="row dim">${KINDS[letter.kind]}${letter.kind === "message" ? null : html` <code><${Text}>${letter.what}</${Text}></code>`}
         ${letter.edited ? html`<${Badge} tone="run">changed</${Badge}>` : null}
         ${letter.attempts ? html`<span>after ${letter.attempts} attempts</span>` : null}</span></div></td>
-    <td data-label="Of">${letter.session_key
-      ? html`<a href=${href("chat", letter.session_key)}><${Text}>${letter.session_key}</${Text}></a>` : "the server"}
-      ${letter.lane ? html`<div class="dim">lane <${Text}>${letter.lane}</${Text}></div>` : null}</td>
+    <td data-label="Of"><div class="stack letter-what">${letter.session_key
+      ? html`<a href=${href("chat", letter.session_key)}><${Text}>${letter.session_key}</${Text}></a>` : html`<span>the server</span>`}
+      ${letter.lane ? html`<span class="dim">lane <${Text}>${letter.lane}</${Text}></span>` : null}</div></td>
     <td data-label="Error"><div class="letter-error"><${Text}>${letter.error}</${Text}></div></td>
     <td data-label="Died"><${Time} ms=${letter.died_ms} /></td>
     <td class="right"><div class="row letter-actions"><${Fate} letter=${letter} />

@@ -28,7 +28,7 @@ export function NewSession({ onClose }) {
     setError(wrong);
     if (wrong) return;
     const session = name.trim();
-    if (text.trim()) await ask(`/sessions/${encodeURIComponent(session)}/messages`, { body: { text: text.trim(), channel: "web" }, key });
+    if (text.trim()) await ask(`/sessions/${encodeURIComponent(session)}/messages`, { body: { text: text.trim() }, key });
     onClose();
     go(href("chat", session));
   };

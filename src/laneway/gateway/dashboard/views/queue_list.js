@@ -88,7 +88,7 @@ export function QueueList({ rows, render, label, tallId, onRange, onMove, onKey 
   const reached = at >= 0 ? at : from;
   return html`<div class="queue-list scroll" ref=${box} onKeyDown=${keys} onFocusIn=${focusIn} onFocusOut=${focusOut}
     onPointerDown=${begin}>
-    <div class="queue-rows" role="list" aria-label=${label} style=${{ height: `${rows.length * rowHeight + (tall >= 0 ? 120 : 0)}px` }}>
+    <div class="queue-rows" role="list" aria-label=${label} style=${{ height: `${rows.length * rowHeight + (tall >= rows.length - 3 && tall >= 0 ? 120 : 0)}px` }}>
       ${indexes.map((index) => {
         const row = rows[index];
         const id = row.message_id;

@@ -163,6 +163,7 @@ export function mover(send, done) {
 export function whyWords(reason) {
   return String(reason ?? "")
     .replace(/^turn-[\w-]+ has run for/, "a run has gone on for")
+    .replace(/\bwaits for approval approval-[\w-]+/, "waits for an approval")
     .replace(/^it goes into turn-[\w-]+ at/, "it goes into the run at")
     .replace(/(\d+) ms\b/g, (_, ms) => duration(Number(ms)));
 }

@@ -7,7 +7,7 @@ import { DROPS, MODES, modeWords, settingsChange } from "./queue_model.js";
 
 const NAMES = { mode: "Mode", debounce_ms: "Quiet moment (ms)", cap: "At most waiting", drop: "When there are too many" };
 const ORIGINS = {
-  session: "this session", channel: "its channel", workspace: "the workspace", global: "the configuration", default: "the standard",
+  session: "this session", channel: "its channel", workspace: "the workspace", global: "the configuration", default: "the defaults",
 };
 
 /** A button that opens the settings. */

@@ -55,9 +55,9 @@ function Rows({ list, words, state }) {
   if (list.items === null) return problem ?? html`<${Loading} />`;
   if (!list.items.length) return html`${problem}<${Nothing} words=${words} state=${state} />`;
   return html`${problem}
-    ${list.later ? html`<div class="row" role="status"><${Button} kind="quiet" icon="up" onClick=${list.release}>
-      Show ${plural(list.later, "newer session")}</${Button}></div>` : null}
     <div class="sessions-list" onPointerEnter=${() => list.hold(true)} onPointerLeave=${() => list.hold(false)}>
+      ${list.later ? html`<div class="sessions-later" role="status"><${Button} icon="up" onClick=${list.release}>
+        Show ${plural(list.later, "newer session")}</${Button}></div>` : null}
       <${VirtualList} items=${list.items} rowHeight=${68} keyOf=${(each) => each.session_key} label="Sessions"
         onReach=${list.loadMore} onOpen=${(each) => go(href("chat", each.session_key))}
         render=${(each) => html`<${Row} item=${each} onDone=${list.told} />`} />

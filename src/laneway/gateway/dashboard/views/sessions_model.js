@@ -50,8 +50,7 @@ export function keyProblem(key) {
   const clean = key.trim();
   if (!clean) return "Give it a name.";
   if (clean.length > 200) return "At most 200 characters.";
-  // eslint-disable-next-line no-control-regex
-  if (/[\u0000-\u001f\u007f]/.test(clean)) return "A name has no control characters.";
+  if (/[/\u0000-\u001f\u007f-\u009f\u2028\u2029]/.test(clean)) return "A name has no slash and no control characters.";
   return "";
 }
 

@@ -5,10 +5,10 @@ import { useStream } from "../core/live.js";
 import { go, href } from "../core/router.js";
 import { Loaded, Paged, useLoad, usePages } from "../ui/load.js";
 import { useKeys } from "../ui/keys.js";
-import { Button, Copy, Empty, Field, html, Json, Page, Since, Text, Time, useEffect, useRef, useState } from "../ui/parts.js";
+import { Button, Copy, Countdown, Empty, Field, html, Json, Page, Since, Text, Time, useEffect, useRef, useState } from "../ui/parts.js";
 import { ENDS, filtersOf, isLive, placed, reasons, remedy, stateOf, STATES, told } from "./tasks_model.js";
-import { TaskActions, TaskRow, TaskState, TaskWho } from "./tasks_parts.js";
-import { useRefresh } from "./work_live.js";
+import { EndDialog, TaskActions, TaskRow, TaskState, TaskWho } from "./tasks_parts.js";
+import { Folded, useRefresh } from "./work_live.js";
 import { startCommand } from "./workers_model.js";
 
 const AGAIN_MS = 3000;
@@ -39,6 +39,7 @@ function TaskList({ query }) {
   };
   useStream("/events", hear, { query: { replay: "none" }, onOpen: tell });
   const search = useRef(null);
+  const [ending, setEnding] = useState(null);
   useKeys({ "/": { run: () => search.current?.focus(), text: "Go to the filters" } }, "Tasks");
   const items = pages.items ?? [];
   const waiting = items.filter((each) => each.state === "pending");
@@ -52,12 +53,14 @@ function TaskList({ query }) {
       <a class="button ${isEnded ? "task-tab" : ""}" href=${href("tasks", { ...filters, show: "ended" })}
         aria-current=${isEnded ? "page" : undefined}>Ended</a>
     </nav>
-    <${Filters} filters=${filters} isEnded=${isEnded} goTo=${goTo} first=${search} />
+    <${Folded} isNarrow=${asked !== "{}"}><${Filters} filters=${filters} isEnded=${isEnded} goTo=${goTo} first=${search} /></${Folded}>
     ${isEnded ? null : html`<${Reasons} tasks=${waiting} />`}
     <${Paged} pages=${pages} empty=${html`<${Nothing} isEnded=${isEnded} isNarrow=${asked !== "{}"} />`}>${(found) => isEnded
-      ? html`<${Table} tasks=${found} label="Tasks that have ended" onDone=${pages.reload} />`
-      : html`<${Section} title="Waiting" tasks=${waiting} onDone=${pages.reload} />
-        <${Section} title="With a worker" tasks=${out} onDone=${pages.reload} />`}</${Paged}>
+      ? html`<${Table} tasks=${found} label="Tasks that have ended" onDone=${pages.reload} onEnd=${setEnding} />`
+      : html`<${Section} title="Waiting" tasks=${waiting} onDone=${pages.reload} onEnd=${setEnding} />
+        <${Section} title="With a worker" tasks=${out} onDone=${pages.reload} onEnd=${setEnding} />`}</${Paged}>
+    ${ending ? html`<${EndDialog} task=${items.find((each) => each.task_id === ending.task_id) ?? ending} onDone=${pages.reload}
+      onClose=${() => setEnding(null)} />` : null}
   </${Page}>`;
 }
 
@@ -128,19 +131,19 @@ function Nothing({ isEnded, isNarrow }) {
       The mode of a lane is set in <a href=${href("lanes")}>Lanes</a>.</p></${Empty}>`;
 }
 
-function Section({ title, tasks, onDone }) {
+function Section({ title, tasks, ...more }) {
   if (!tasks.length) return null;
   return html`<section class="stack"><h2>${title} <span class="dim num">${tasks.length}</span></h2>
-    <${Table} tasks=${tasks} label=${title} onDone=${onDone} /></section>`;
+    <${Table} tasks=${tasks} label=${title} ...${more} /></section>`;
 }
 
-function Table({ tasks, label, onDone }) {
+function Table({ tasks, label, ...more }) {
   const isWaiting = tasks[0]?.state === "pending";
   return html`<table class="table" aria-label=${label}><thead><tr><th scope="col">Task</th><th scope="col">Session</th>
     <th scope="col">State</th><th scope="col">${isWaiting ? "Why it waits" : "Worker"}</th>
     <th scope="col">${isLive(tasks[0] ?? {}) ? "For" : "Ended"}</th>
     <th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
-    <tbody>${tasks.map((each) => html`<${TaskRow} key=${each.task_id} task=${each} onDone=${onDone} />`)}</tbody></table>`;
+    <tbody>${tasks.map((each) => html`<${TaskRow} key=${each.task_id} task=${each} ...${more} />`)}</tbody></table>`;
 }
 
 /** One task with everything that is known of it. */
@@ -152,13 +155,14 @@ function OneTask({ id }) {
   };
   useStream("/events", hear, { query: { replay: "none" }, onOpen: tell });
   const task = load.data;
+  const [ending, setEnding] = useState(null);
   return html`<${Page} title=${task ? `Task ${task.tool}` : "Task"} class="tasks"
     actions=${html`<a class="button" href=${href("tasks")}>All tasks</a>`}>
     <${Loaded} load=${load}>${(found) => html`<div class="card stack">
       <div class="row spread"><div class="row"><${TaskState} task=${found} />
         <span class="dim">${isLive(found) ? html`for <${Since} ms=${found.created_ms} />` : html`<${Time} ms=${found.ended_ms} />`}</span>
         </div>
-        <${TaskActions} task=${found} onDone=${load.reload} /></div>
+        <${TaskActions} task=${found} onDone=${load.reload} onEnd=${setEnding} /></div>
       <${TaskWho} task=${found} />
       <dl class="task-facts">
         <dt>Session</dt><dd><a href=${href("chat", found.session_key)}><${Text}>${found.session_key}</${Text}></a></dd>
@@ -168,16 +172,13 @@ function OneTask({ id }) {
           ? found.labels.map((each) => html`<span class="chip" key=${each}><${Text}>${each}</${Text}></span> `)
           : "nothing in particular"}</dd>
         <dt>Came</dt><dd><${Time} ms=${found.created_ms} /></dd>
-        ${isLive(found) ? html`<dt>Time left</dt><dd><${Left} task=${found} /></dd>` : null}
+        ${isLive(found) ? html`<dt>Time left</dt><dd><${Countdown} until=${found.until} /></dd>` : null}
         <dt>Task</dt><dd class="mono">${found.task_id} <${Copy} text=${found.task_id} label="Copy the id" /></dd>
       </dl>
       ${isLive(found) ? html`<h2>Arguments</h2><${Json} value=${found.arguments} />` : html`<${Outcome} task=${found} />`}
     </div>`}</${Loaded}>
+    ${ending && task ? html`<${EndDialog} task=${task} onDone=${load.reload} onClose=${() => setEnding(null)} />` : null}
   </${Page}>`;
-}
-
-function Left({ task }) {
-  return html`<${Time} ms=${task.until} />`;
 }
 
 function Outcome({ task }) {

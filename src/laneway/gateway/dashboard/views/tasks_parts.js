@@ -3,7 +3,7 @@ import { ask, can } from "../core/api.js";
 import { now, number } from "../core/format.js";
 import { href } from "../core/router.js";
 import { confirm, Dialog, prompt } from "../ui/dialogs.js";
-import { Badge, Button, Countdown, Field, Form, html, Since, Text, toast, useState } from "../ui/parts.js";
+import { Badge, Button, Countdown, Field, Form, html, Since, Text, Time, toast, useState } from "../ui/parts.js";
 import { inOneLine, isHeld, isLive, leaseOf, resultOf, stateOf, warningOf } from "./tasks_model.js";
 
 /** The state of a task in a word. */
@@ -41,7 +41,7 @@ export function TaskWho({ task }) {
   if (isHeld(task)) {
     return html`<div class="stack task-who">
       <span><a href=${href("workers", { name: task.worker })}><${Text}>${task.worker}</${Text}></a>
-        <span class="dim"> heard <${Since} ms=${task.heardAt} /> ago</span></span>
+        ${Number.isFinite(task.heardAt) ? html`<span class="dim"> heard <${Time} ms=${task.heardAt} /></span>` : null}</span>
       <${TaskProgress} progress=${task.progress} /><${Lease} task=${task} /></div>`;
   }
   const by = task.worker === "host" ? "by hand" : task.worker;
@@ -50,26 +50,29 @@ export function TaskWho({ task }) {
 }
 
 /** One task in the list. */
-export function TaskRow({ task, onDone }) {
+export function TaskRow({ task, onDone, onEnd }) {
   return html`<tr class="task-row">
     <td data-label="Task"><div class="stack task-what">
       <a href=${href("tasks", task.task_id)} class="task-name"><${Text}>${task.tool}</${Text}></a>
       <span class="mono dim task-args"><${Text}>${inOneLine(task.arguments)}</${Text}></span>
       ${task.labels.length ? html`<span class="row">${task.labels.map((each) => html`<span class="chip" key=${each}>
         <${Text}>${each}</${Text}></span>`)}</span>` : null}</div></td>
-    <td data-label="Session"><a href=${href("chat", task.session_key)}><${Text}>${task.session_key}</${Text}></a>
-      <div class="dim">lane ${task.lane}</div></td>
+    <td data-label="Session"><div class="stack task-who">
+      <a href=${href("chat", task.session_key)}><${Text}>${task.session_key}</${Text}></a>
+      <span class="dim">lane <${Text}>${task.lane}</${Text}></span></div></td>
     <td data-label="State"><div class="stack task-who"><${TaskState} task=${task} />
       ${task.attempt > 1 ? html`<span class="dim">attempt ${task.attempt}</span>` : null}</div></td>
     <td data-label=${task.state === "pending" ? "Why it waits" : "Worker"}><${TaskWho} task=${task} /></td>
     <td data-label=${isLive(task) ? "For" : "Ended"}><${Since} ms=${isLive(task) ? task.created_ms : task.ended_ms} />
       ${isLive(task) ? null : " ago"}</td>
-    <td class="right"><${TaskActions} task=${task} onDone=${onDone} /></td></tr>`;
+    <td class="right"><${TaskActions} task=${task} onDone=${onDone} onEnd=${onEnd} /></td></tr>`;
 }
 
-/** What an operator can do to a task that has not ended, or of which nobody knows how it did. */
-export function TaskActions({ task, onDone }) {
-  const [isEnding, setEnding] = useState(false);
+/**
+ * What an operator can do to a task that has not ended, or of which nobody knows how it did. `onEnd(task)` opens the dialog
+ * that ends it: the view has that, because a row goes elsewhere when a worker takes its task.
+ */
+export function TaskActions({ task, onDone, onEnd }) {
   const canEnd = isLive(task) || task.state === "unknown";
   if (!canEnd) return null;
   const cancel = async () => {
@@ -93,10 +96,9 @@ export function TaskActions({ task, onDone }) {
   };
   const title = can("operate") ? undefined : "This needs a token with the scope operate; it will be asked for.";
   return html`<div class="row task-actions">
-    <${Button} onClick=${() => setEnding(true)} title=${title}>End by hand</${Button}>
+    <${Button} onClick=${() => onEnd(task)} title=${title}>End by hand</${Button}>
     ${isHeld(task) ? html`<${Button} onClick=${release} title=${title}>Take back</${Button}>` : null}
     ${isLive(task) ? html`<${Button} kind="danger" onClick=${cancel} title=${title}>Cancel</${Button}>` : null}
-    ${isEnding ? html`<${EndDialog} task=${task} onClose=${() => setEnding(false)} onDone=${onDone} />` : null}
   </div>`;
 }
 

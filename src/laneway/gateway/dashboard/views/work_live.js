@@ -1,5 +1,5 @@
 /** What tasks, workers and letters share: read again when something was told, and now and then for what nobody tells. */
-import { useEffect, useMemo } from "../ui/parts.js";
+import { html, useEffect, useMemo, useState } from "../ui/parts.js";
 import { pacer } from "./overview_model.js";
 
 /** Reads again every `everyMs` while the page is seen, and soon after `told()`; never twice at once. Returns `told`. */
@@ -11,4 +11,15 @@ export function useRefresh(read, everyMs) {
     return () => clearInterval(timer);
   }, [pace, everyMs]);
   return pace.told;
+}
+
+/** A filter: it is there where there is room, and folded on a phone unless it leaves something out. */
+export function Folded({ isNarrow, children }) {
+  const [isOpen] = useState(() => isNarrow || matchMedia("(min-width: 641px)").matches);
+  return html`<details class="work-filter" open=${isOpen}><summary>Filter</summary>${children}</details>`;
+}
+
+/** A long id, cut in the middle; the whole is its title. */
+export function shortId(id) {
+  return id.length > 20 ? `${id.slice(0, 11)}…${id.slice(-5)}` : id;
 }

@@ -4,9 +4,9 @@ import { number, plural, serverNow } from "../core/format.js";
 import { useStream } from "../core/live.js";
 import { go, href } from "../core/router.js";
 import { Loaded, useLoad } from "../ui/load.js";
-import { Badge, Button, Copy, Empty, Field, html, Page, Since, Text, useRef, useState } from "../ui/parts.js";
+import { Badge, Button, Copy, Empty, Field, html, Page, Text, Time, useRef, useState } from "../ui/parts.js";
 import { useKeys } from "../ui/keys.js";
-import { useRefresh } from "./work_live.js";
+import { shortId, useRefresh } from "./work_live.js";
 import { healthOf, keyOf, notesOf, ordered, slotsOf, startCommand, totals } from "./workers_model.js";
 
 const AGAIN_MS = 2000;
@@ -66,9 +66,9 @@ function Worker({ worker }) {
     <div class="worker-slots">
       <span class="num">${all === null ? `${number(used)} in hand` : `${number(used)} of ${number(all)} slots`}</span>
       ${all === null ? null : html`<span class="bar" aria-hidden="true"><span style=${{ width: `${share * 100}%` }}></span></span>`}
-      <span class="dim">heard <${Since} ms=${worker.seenAt} /> ago</span></div>
+      <span class="dim">heard <${Time} ms=${worker.seenAt} /></span></div>
     ${worker.tasks.length ? html`<ul class="worker-tasks" aria-label="In hand">${worker.tasks.slice(0, TASKS_SHOWN).map((id) => html`
-      <li key=${id}><a class="mono" href=${href("tasks", id)}>${id}</a></li>`)}
+      <li key=${id}><a class="mono" title=${id} href=${href("tasks", id)}>${shortId(id)}</a></li>`)}
       ${more > 0 ? html`<li><a href=${href("tasks", { worker: worker.name })}>and ${number(more)} more</a></li>` : null}</ul>` : null}
     <dl class="worker-facts">
       <dt>Takes</dt><dd><${Names} names=${worker.lanes} all="every lane" word="lane" /> ${worker.commands.length
