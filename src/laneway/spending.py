@@ -26,6 +26,7 @@ __all__ = (
     "Period",
     "Price",
     "Spender",
+    "Unpriced",
     "check_money",
 )
 
@@ -34,6 +35,7 @@ DOLLAR: Final = 1_000_000_000
 TOKENS_MAX: Final = 10**15
 MONEY_MAX: Final = 10**9  # dollars
 NAME_MAX: Final = 100
+SUBJECT_MAX: Final = 400
 
 
 class BudgetScope(StrEnum):
@@ -59,6 +61,13 @@ class OnExhausted(StrEnum):
     DENY = "deny"  # the run fails
     PARK = "park"  # the run waits until the window ends, and goes on by itself
     CHEAPER = "cheaper"  # another model answers, if that fits; else the run fails
+
+
+class Unpriced(StrEnum):
+    """What becomes of a call of a model whose price nobody knows, where money is counted."""
+
+    DENY = "deny"  # it is not made
+    ALLOW = "allow"  # it is made, and its money is not counted
 
 
 class Amount(NamedTuple):
@@ -123,10 +132,13 @@ class Budget:
     timezone: str = "UTC"
     only: str | None = None
     """The one principal or tenant that it is for; None: each has its own."""
+    unpriced: Unpriced = Unpriced.DENY
+    tenant: str | None = None
+    """The tenant whose calls it is about; None: those of all."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        for name, kind in (("scope", BudgetScope), ("window", BudgetWindow), ("on_exhausted", OnExhausted)):
+        for name, kind in WORDS:
             object.__setattr__(self, name, _one_of(kind, getattr(self, name), f"{self.name}.{name}"))
         if self.tokens is None and self.money is None:
             raise _bad(self.name, "limits nothing", "say tokens, money or both")
@@ -151,7 +163,21 @@ class Budget:
         if self.scope is BudgetScope.RUN and self.window is not BudgetWindow.EVER:
             raise _bad(self.name, "counts a run by the day", "a budget of a run holds as long as the run")
         if self.only is not None and self.scope not in (BudgetScope.PRINCIPAL, BudgetScope.TENANT):
-            raise _bad(self.name, f"is for {self.only!r} only", "`only` names a principal or a tenant")
+            raise _bad(self.name, f"is for {self.only!r:.80} only", "`only` names a principal or a tenant")
+        for name in ("only", "tenant", "cheaper"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not 0 < len(value) <= SUBJECT_MAX):
+                raise _bad(self.name, f"has no such {name}: {value!r:.80}", f"a text of 1 to {SUBJECT_MAX} characters")
+
+    @property
+    def key(self) -> str:
+        """What it is known by among all: a tenant's own budget may be called what others' are."""
+        return self.name if self.tenant is None else f"{self.tenant}/{self.name}"
+
+    @property
+    def counts_by(self) -> tuple[str, ...]:
+        """What its counts go by: with another of these what was counted means something else."""
+        return self.scope, self.window, self.timezone
 
     @property
     def limit(self) -> tuple[int | None, int | None]:
@@ -160,6 +186,8 @@ class Budget:
 
     def subject_of(self, who: Spender) -> str | None:
         """Whose count a call belongs to; None when this budget has nothing to do with it."""
+        if self.tenant is not None and self.tenant != who.tenant:
+            return None
         match self.scope:
             case BudgetScope.RUN:
                 return who.run_id
@@ -172,6 +200,14 @@ class Budget:
         if subject is None or (self.only is not None and subject != self.only):
             return None
         return f"{who.tenant}/{subject}" if self.scope is BudgetScope.PRINCIPAL else subject
+
+
+WORDS: Final = (
+    ("scope", BudgetScope),
+    ("window", BudgetWindow),
+    ("on_exhausted", OnExhausted),
+    ("unpriced", Unpriced),
+)
 
 
 class Period(NamedTuple):

@@ -139,23 +139,31 @@ class Budgets:
 
     def count(self, rule: Budget, subject: str, period: Period) -> Count:
         """The count of one subject in one window."""
-        key = CountKey(rule.name, subject, period.from_ms)
+        key = CountKey(rule.key, subject, period.from_ms)
         count = self.counts.get(key)
         if count is None:
             self.counts[key] = count = Count(key, rule, period)
         return count
 
-    def set_rule(self, rule: Budget) -> None:
-        """Make or change a budget; what was spent stays spent."""
-        self.rules[rule.name] = rule
+    def set_rule(self, rule: Budget) -> list[Count]:
+        """Make or change a budget; what was spent stays spent. Counts that it has no more use for are handed out."""
+        before = self.rules.get(rule.key)
+        self.rules[rule.key] = rule
+        gone = []
+        if before is not None and before.counts_by != rule.counts_by:
+            gone = self._drop_counts(rule.key)
         for count in self.counts.values():
-            if count.key.budget == rule.name:
+            if count.key.budget == rule.key:
                 count.budget = rule
+        return gone
 
-    def drop_rule(self, name: str) -> list[Count]:
+    def drop_rule(self, key: str) -> list[Count]:
         """Forget a budget; what is in flight ends as usual. Its counts are handed out to be forgotten, too."""
-        del self.rules[name]
-        gone = [count for key, count in self.counts.items() if key.budget == name]
+        del self.rules[key]
+        return self._drop_counts(key)
+
+    def _drop_counts(self, key: str) -> list[Count]:
+        gone = [count for known, count in self.counts.items() if known.budget == key]
         for count in gone:
             del self.counts[count.key]
         return gone
@@ -183,7 +191,21 @@ class Budgets:
         gone = [
             count
             for rule in self.rules.values()
-            if rule.scope == "run" and (count := self.counts.get(CountKey(rule.name, run_id, 0))) is not None
+            if rule.scope == "run" and (count := self.counts.get(CountKey(rule.key, run_id, 0))) is not None
+        ]
+        for count in gone:
+            del self.counts[count.key]
+        return gone
+
+    def end_session(self, tenant: str, session: str) -> list[Count]:
+        """Counts of a session that is deleted."""
+        subject = f"{tenant}/{session}"
+        gone = [
+            count
+            for rule in self.rules.values()
+            if rule.scope == "session"
+            for key, count in self.counts.items()
+            if key.budget == rule.key and key.subject == subject
         ]
         for count in gone:
             del self.counts[count.key]

@@ -80,6 +80,7 @@ class _Row:
             "lost": count.lost,
             "overrun": count.overrun,
             "warned": count.warned,
+            "rule": asdict(count.budget),
         }
         return StateRow(COUNT, self.row_id, *self.owner, self.seq, self.live, "", to_json(body))
 
@@ -87,10 +88,10 @@ class _Row:
 class _Rule:
     """A budget that somebody has set while the server ran, with its row; `budget` None: taken away."""
 
-    __slots__ = ("budget", "name", "owner", "seq")
+    __slots__ = ("budget", "key", "owner", "seq")
 
-    def __init__(self, name: str, budget: Budget | None, owner: Owner, seq: int) -> None:
-        self.name = name
+    def __init__(self, key: str, budget: Budget | None, owner: Owner, seq: int) -> None:
+        self.key = key
         self.budget = budget
         self.owner = owner
         self.seq = seq
@@ -98,7 +99,7 @@ class _Rule:
     @property
     def row_id(self) -> str:
         """What its row is known by."""
-        return to_json([self.owner.workspace, self.name])
+        return to_json([self.owner.workspace, self.key])
 
     @property
     def row_key(self) -> Hashable:
@@ -108,7 +109,7 @@ class _Rule:
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
         rule = None if self.budget is None else asdict(self.budget)
-        body = to_json({"v": VERSION, "name": self.name, "rule": rule})
+        body = to_json({"v": VERSION, "name": self.key, "rule": rule})
         return StateRow(RULE, self.row_id, *self.owner, self.seq, 1, "set" if rule else "cleared", body)
 
 
@@ -158,22 +159,28 @@ class BudgetDesk:
             self._claim(name)
         self._forget_old()
 
-    def _claim(self, name: str) -> None:
+    def _claim(self, key: str) -> None:
         """Take over the counts of a budget: it is known now."""
-        loaded = [self._load_count(row) for row in self._unclaimed.pop(name, ())]
+        counts_by = self.budgets.rules[key].counts_by
+        loaded = []
+        for row in self._unclaimed.pop(key, ()):
+            if _counted_by(row) == counts_by:
+                loaded.append(self._load_count(row))
+            else:  # it meant something else when that was counted
+                self._forget(StateKey(COUNT, row.id), Owner(row.tenant, row.workspace, row.session))
         self.budgets.load(loaded)
         for count in loaded:
             self._rows[count.key].stored = count.granted
 
     def _load_rule(self, row: StateRow) -> None:
         body: dict[str, Any] = json.loads(row.body)
-        name, given = body["name"], body["rule"]
+        key, given = body["name"], body["rule"]
         budget = None if given is None else Budget(**given)
-        self._rules[name] = _Rule(name, budget, Owner(row.tenant, row.workspace, row.session), row.seq)
+        self._rules[key] = _Rule(key, budget, Owner(row.tenant, row.workspace, row.session), row.seq)
         if budget is not None:
             self.budgets.set_rule(budget)
-        elif name in self.budgets.rules:
-            self.budgets.drop_rule(name)
+        elif key in self.budgets.rules:
+            self.budgets.drop_rule(key)
 
     def _load_count(self, row: StateRow) -> Count:
         body: dict[str, Any] = json.loads(row.body)
@@ -210,11 +217,9 @@ class BudgetDesk:
     def adopt(self, rules: Iterable[Budget]) -> None:
         """Have the budgets that a configuration names; what somebody has set while the server ran counts more."""
         for rule in rules:
-            self._configured[rule.name] = rule
-            if rule.name not in self._rules and self.budgets.rules.get(rule.name) != rule:
-                self.budgets.set_rule(rule)
-                self._claim(rule.name)
-                self._look_again()
+            self._configured[rule.key] = rule
+            if rule.key not in self._rules and self.budgets.rules.get(rule.key) != rule:
+                self._have(rule)
 
     # ---- one call ----
 
@@ -251,7 +256,8 @@ class BudgetDesk:
         return next((count for count in counts if id(count) in taken), None) if taken else None
 
     def _counts_of(self, who: Spender) -> tuple[Count, ...]:
-        self._calendar.move(self._engine.wall())
+        if self._calendar.move(self._engine.wall()):
+            self._forget_old()
         return self.budgets.counts_of(who, self._calendar.period)
 
     async def _room(self, who: Spender) -> None:
@@ -332,49 +338,89 @@ class BudgetDesk:
 
     # ---- what people do ----
 
+    def origin_of(self, rule: Budget) -> str:
+        """Who has said a budget: the configuration, or somebody while the server ran (`set`)."""
+        return "set" if rule.key in self._rules else "config"
+
+    def counts(self) -> list[tuple[str, Count]]:
+        """What is counted in the windows of this moment, each with its tenant."""
+        if self._calendar.move(self._engine.wall()):
+            self._forget_old()
+        rules = self.budgets.rules
+        return [
+            (row.owner.tenant, row.count)
+            for row in self._rows.values()
+            if row.count.key.budget in rules and row.count.period == self._calendar.period(row.count.budget)
+        ]
+
+    def waiting(self) -> dict[CountKey, int]:
+        """How many calls wait for what others in flight may give back."""
+        found: dict[CountKey, int] = {}
+        for waiter in self._waiting:
+            for count in waiter.counts:
+                found[count.key] = found.get(count.key, 0) + 1
+        return found
+
     async def set_rule(self, rule: Budget) -> None:
         """Make or change a budget, on disk before it holds; whoever is parked looks again."""
-        await self._store_rule(rule.name, rule)
-        self.budgets.set_rule(rule)
-        self._claim(rule.name)
+        await self._store_rule(rule.key, rule)
+        self._have(rule)
+
+    def _have(self, rule: Budget) -> None:
+        for count in self.budgets.set_rule(rule):
+            self._drop(count)
+        self._claim(rule.key)
+        if self._journal is not None and not self._closed:
+            for row in self._rows.values():
+                if row.count.key.budget == rule.key:
+                    self._journal.touch(row.owner, row)  # it says what the budget is
         self._look_again()
 
-    async def drop_rule(self, name: str) -> None:
+    async def drop_rule(self, key: str) -> None:
         """Take a budget away; what was counted for it is forgotten."""
-        if name not in self.budgets.rules:
-            raise NotFoundError(what="budget", name=name, hint=f"there are {', '.join(self.budgets.rules) or 'none'}")
-        await self._store_rule(name, None)
-        for count in self.budgets.drop_rule(name):
+        self._check_known(key)
+        await self._store_rule(key, None)
+        for count in self.budgets.drop_rule(key):
             self._drop(count)
         self._look_again()
 
-    async def reset(self, name: str) -> None:
-        """Let the counts of a budget begin anew; what is in flight stays reserved."""
-        if name not in self.budgets.rules:
-            raise NotFoundError(what="budget", name=name, hint=f"there are {', '.join(self.budgets.rules) or 'none'}")
-        for count in self.budgets.counts.values():
-            row = self._rows.get(count.key)
-            if count.key.budget != name or row is None:
+    async def reset(self, key: str, tenant: str | None = None) -> None:
+        """Let the counts of a budget begin anew, all or those of a tenant; what is in flight stays reserved."""
+        self._check_known(key)
+        owners: dict[Owner, None] = {}
+        for row in self._rows.values():
+            count = row.count
+            if count.key.budget != key or tenant not in (None, row.owner.tenant):
                 continue
             count.spent = count.lost = count.overrun = Amount()
             count.warned = False
             count.granted = row.stored = count.reserved
             if self._journal is not None:
                 self._journal.touch(row.owner, row)
-                await self._journal.committed(row.owner)
+                owners[row.owner] = None
+        if self._journal is not None and owners:
+            await asyncio.gather(*(self._journal.committed(owner) for owner in owners))
         self._look_again()
 
-    async def _store_rule(self, name: str, rule: Budget | None) -> None:
+    def _check_known(self, key: str) -> None:
+        if key not in self.budgets.rules:
+            raise NotFoundError(what="budget", name=key.rpartition("/")[2], hint="`laneway budget ls` lists them")
+
+    async def _store_rule(self, key: str, rule: Budget | None) -> None:
         if self._journal is None or self._closed:
             raise ClosedError(opened=self._closed, what="desk of budgets")
         owner = Owner(EVERYBODY, self._engine.workspace)
-        kept = _Rule(name, rule, owner, self._engine.store.next_seq())
-        if rule is None and name not in self._configured:
+        kept = _Rule(key, rule, owner, self._engine.store.next_seq())
+        is_gone = rule is None and key not in self._configured
+        if is_gone:
             self._journal.forget(owner, StateKey(RULE, kept.row_id))
         else:
             self._journal.touch(owner, kept)
         await self._journal.committed(owner)
-        self._rules[name] = kept
+        if is_gone:
+            self._rules.pop(key, None)
+        else:
+            self._rules[key] = kept
 
     def _look_again(self) -> None:
         self._wake()
@@ -389,6 +435,11 @@ class BudgetDesk:
             for count in self.budgets.end_run(run_id):
                 self._drop(count)
 
+    def end_session(self, tenant: str, session: str) -> None:
+        """A session is deleted: so is what was counted for it."""
+        for count in self.budgets.end_session(tenant, session):
+            self._drop(count)
+
     def _forget_old(self) -> None:
         for count in self.budgets.forget_before(self._engine.wall()):
             self._drop(count)
@@ -401,6 +452,11 @@ class BudgetDesk:
     def _forget(self, key: StateKey, owner: Owner) -> None:
         if self._journal is not None and not self._closed:
             self._journal.forget(owner, key)
+
+
+def _counted_by(row: StateRow) -> tuple[str, ...]:
+    rule: dict[str, Any] = json.loads(row.body)["rule"]
+    return rule["scope"], rule["window"], rule["timezone"]
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -29,16 +29,27 @@ class Calendar:
 
     def __init__(self) -> None:
         self._latest_ms = 0
+        self._ends_ms: int | None = None  # when the first of the windows ends
         self._periods: dict[tuple[BudgetWindow, str], Period] = {}
 
-    def move(self, wall_ms: int) -> None:
-        """It is so late now, or was already."""
+    def move(self, wall_ms: int) -> bool:
+        """It is so late now, or was already; whether a window has ended with that."""
         self._latest_ms = max(self._latest_ms, wall_ms)
+        if self._ends_ms is None or self._latest_ms < self._ends_ms:
+            return False
+        self._periods = {key: each for key, each in self._periods.items() if not self._is_over(each)}
+        self._ends_ms = min((each.until_ms for each in self._periods.values() if each.until_ms), default=None)
+        return True
+
+    def _is_over(self, period: Period) -> bool:
+        return period.until_ms is not None and period.until_ms <= self._latest_ms
 
     def period(self, budget: Budget) -> Period:
         """The window of a budget."""
         key = (budget.window, budget.timezone)
         period = self._periods.get(key)
-        if period is None or (period.until_ms is not None and period.until_ms <= self._latest_ms):
+        if period is None:
             self._periods[key] = period = period_of(*key, self._latest_ms)
+            if period.until_ms is not None:
+                self._ends_ms = min(period.until_ms, self._ends_ms or period.until_ms)
         return period
