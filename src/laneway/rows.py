@@ -10,9 +10,10 @@ workspace when `session` is empty (durable jobs do).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = (
+    "HISTORY_KINDS",
     "Batch",
     "BatchResult",
     "EntryRow",
@@ -27,6 +28,10 @@ __all__ = (
     "StateRow",
     "Troubles",
 )
+
+
+HISTORY_KINDS: Final = ("turn", "approval", "child", "task", "round", "compaction", "intent", "dead_letter")
+"""Kinds of state rows that are history once they are not live: retention lets go of these, and of no others."""
 
 
 class Owner(NamedTuple):

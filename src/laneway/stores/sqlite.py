@@ -120,6 +120,10 @@ class SqliteStore:
         file = self._open_file()
         return await file.commit(batches) if batches else []
 
+    async def erase(self, owner: Owner, *, until_seq: int | None = None, limit: int = 1000) -> int:
+        """Take away a bounded slice of the rows of a session; how many went."""
+        return await self._open_file().erase(owner, until_seq, max(limit, 1))
+
     async def close(self) -> None:
         """Let go of it; what was asked before is done first. The last user to close really closes the file."""
         with FILES.lock:
