@@ -61,7 +61,7 @@ from laneway.kernel.registry import lane_part, shortened
 from laneway.mail import ApprovalState, Message, TurnState
 from laneway.records import JobState
 from laneway.rows import Lookup, Owner, StateRow
-from laneway.runtime import claims
+from laneway.runtime import claims, erasing
 from laneway.runtime.arrivals import fail
 from laneway.runtime.envelope import storable
 from laneway.runtime.errands import FOLLOWUPS_MAX, SYSTEM_SETTINGS, Errands
@@ -138,7 +138,7 @@ class MailEngine(Errands):
         await self.store.open()
         try:
             self.journal = Journal(self.store, on_failure=self._on_failure)
-            loaded = await self.store.load_workspace(self.workspace)
+            loaded = await erasing.load(self.store, self.workspace)
             await claims.take(self.store, "inbox", self.workspace, loaded.states)
             now, wall = self.now(), self.wall()
             with collector_at_rest():
@@ -386,6 +386,14 @@ class MailEngine(Errands):
             self.kernel.unrequest(owner, now=self.now())
             job.cancel("nothing is left for it to do")
             self.carry_out()
+
+    def forget(self, owner: Owner) -> None:
+        """Nothing is known of a session any more: it was deleted."""
+        job = self._jobs.pop(owner, None)
+        self._unattended.pop(owner, None)
+        self.kernel.forget_session(owner)
+        if job is not None:
+            job.cancel("its session was deleted")
 
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
