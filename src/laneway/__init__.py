@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from laneway.errors import (
         ApprovalExpiredError,
+        BudgetExhaustedError,
         ClosedError,
         ConfigError,
         ConflictError,
@@ -193,6 +194,13 @@ if TYPE_CHECKING:
         Child,
         Turn,
     )
+    from laneway.spending import (
+        Budget,
+        BudgetScope,
+        BudgetWindow,
+        OnExhausted,
+        Unpriced,
+    )
     from laneway.stores.sessions import (
         FileSessionStore,
         MemorySessionStore,
@@ -236,6 +244,10 @@ __all__ = (
     "AsyncSession",
     "Boost",
     "BoostStep",
+    "Budget",
+    "BudgetExhaustedError",
+    "BudgetScope",
+    "BudgetWindow",
     "Child",
     "ClosedError",
     "ConfigError",
@@ -310,6 +322,7 @@ __all__ = (
     "NotAuthenticatedError",
     "NotFoundError",
     "OnCrash",
+    "OnExhausted",
     "Outcome",
     "OverloadedError",
     "PendingMessage",
@@ -380,6 +393,7 @@ __all__ = (
     "UnknownRunError",
     "UnknownStoreError",
     "UnknownTaskError",
+    "Unpriced",
     "UnstorableError",
     "Usage",
     "UsageError",
@@ -400,7 +414,7 @@ _HOMES = {
             "Answer ModelRequest Prompt Results ResultStatus ToolCall ToolContext ToolOutput ToolResult ToolSpec Usage"
         ),
         "errors": (
-            "ApprovalExpiredError ClosedError ConfigError ConflictError DeniedError DrainingError "
+            "ApprovalExpiredError BudgetExhaustedError ClosedError ConfigError ConflictError DeniedError DrainingError "
             "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
             "JobTimeoutError LaneCycleError LaneFullError LanewayError LeaseLostError MailboxFullError "
@@ -435,6 +449,7 @@ _HOMES = {
         "runtime.signals": "AbortSignal",
         "runtime.subscriptions": "Subscription",
         "runtime.turns": "Child Turn",
+        "spending": "Budget BudgetScope BudgetWindow OnExhausted Unpriced",
         "stores.sessions": "FileSessionStore MemorySessionStore SqliteSessionStore",
         "sync": "Agent RunStream Session",
         "system": "FixedClock HostEnv SequentialIdGenerator",

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from laneway.agent.host import account_of
 from laneway.agent_events import BudgetThresholdHitEvent, RunWaitingEvent
 from laneway.dialogue import Answer, ModelRequest, Usage
-from laneway.errors import BudgetExhaustedError, ModelLimitedError, PromptTooLongError
+from laneway.errors import BudgetExhaustedError, ConfigError, ModelLimitedError, PromptTooLongError
 from laneway.kernel.budgets import Count, Grant, Overrun, Refusal, Wish
 from laneway.models.prices import price_of
 from laneway.runtime.errands import WAIT_LANE
-from laneway.spending import DOLLAR, Amount, OnExhausted, Price, Spender
+from laneway.spending import DOLLAR, Amount, Budget, OnExhausted, Price, Spender, Unpriced
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from laneway.agent.agent import AsyncAgent
     from laneway.agent.budget_guard import GuardPost
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from laneway.ports import Model
     from laneway.runtime.handles import Job
 
-__all__ = ("Budgeted", "Budgeting", "estimated_tokens")
+__all__ = ("Budgeted", "Budgeting", "check_budgets", "estimated_tokens")
 
 _log = logging.getLogger("laneway")
 
@@ -41,6 +41,9 @@ OUTPUT_LEAST: Final = 256  # a shorter answer is of no use
 BYTES_PER_TOKEN: Final = 3
 PER_UTTERANCE: Final = 8
 LOOK_MS: Final = 60_000  # a wall clock may jump
+PRICE_HINT: Final = (
+    'give it input_price and output_price in its configuration, count tokens in that budget, or say unpriced = "allow"'
+)
 
 
 class Budgeted:
@@ -138,14 +141,14 @@ class Budgeting:
         price = price_of(model)
         if price is not None:
             return price
-        rules = self._session.host.budgets.budgets.rules.values()
         spender = self._spender()
-        priced = next((rule for rule in rules if rule.money is not None and rule.subject_of(spender) is not None), None)
+        rules = [each for each in self._session.host.budgets.budgets.rules.values() if each.subject_of(spender)]
+        priced = _wanting_price(rules)
         if priced is not None:
             raise BudgetExhaustedError(
                 f"what model {model.name!r} costs is not known, and budget {priced.name!r} counts money",
                 resource=priced.name,
-                hint="give it prices in its configuration, or count tokens in that budget",
+                hint=PRICE_HINT,
             )
         return Price()
 
@@ -173,6 +176,32 @@ class Budgeting:
     async def _tell(self, event: BudgetThresholdHitEvent) -> None:
         self._run.emit(event)
         await self._run.hooks.threshold_hit(event)
+
+
+def check_budgets(session: AsyncSession) -> None:
+    """Refuse budgets in money for a model whose price nobody knows."""
+    budgets = session.settings.budgets
+    priced = _wanting_price(budgets)
+    if priced is not None and price_of(session.model) is None:
+        raise _no_price(session.model, priced)
+    for each in budgets:
+        if each.cheaper is not None:
+            model = session._agent._model(each.cheaper)  # noqa: SLF001 - the agent keeps them, and lets go of them
+            if _wanting_price((each,)) is not None and price_of(model) is None:
+                raise _no_price(model, each)
+
+
+def _wanting_price(rules: Iterable[Budget]) -> Budget | None:
+    return next((each for each in rules if each.money is not None and each.unpriced is Unpriced.DENY), None)
+
+
+def _no_price(model: Model, budget: Budget) -> ConfigError:
+    return ConfigError(
+        f"what model {model.name!r} costs is not known, and budget {budget.name!r} counts money",
+        setting=f"budgets.{budget.name}",
+        value=model.name,
+        hint=PRICE_HINT,
+    )
 
 
 def estimated_tokens(request: ModelRequest) -> int:

@@ -21,7 +21,7 @@ from laneway.agent.approving import Approving
 from laneway.agent.background import Background
 from laneway.agent.book import Book
 from laneway.agent.budget_guard import GuardPost
-from laneway.agent.budgeting import Budgeted
+from laneway.agent.budgeting import Budgeted, check_budgets
 from laneway.agent.confirmations import Confirmations
 from laneway.agent.delegating import Delegating
 from laneway.agent.direct import DirectTools
@@ -119,6 +119,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)
         self.guard_post = GuardPost(self)
+        check_budgets(self)
         self.externals = Externals(self)
         self.background_calls = Background(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)

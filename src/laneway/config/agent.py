@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from laneway.config.agent_blocks import ProviderBlock
+from laneway.config.budget_blocks import budget_of
 from laneway.config.effective import Effective, load, load_text
 from laneway.config.files import FORMATS
 from laneway.config.origins import Layer
@@ -30,6 +31,7 @@ from laneway.options import (
 )
 from laneway.policies import ConfirmationPolicy, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
+from laneway.spending import Budget
 
 __all__ = ("AgentSettings", "agent_settings", "load_agent")
 
@@ -46,8 +48,8 @@ class AgentSettings:
     """What a configuration says about an agent; None where it says nothing.
 
     `queue` is None when tools are not queued. `messages` is what the same block says about messages to a busy session,
-    without its defaults. `settings` is all that was read, for `inbox_options` and others. The reserved parts
-    (`budgets`, `identity`) are as they stand in the file.
+    without its defaults. `settings` is all that was read, for `inbox_options` and others. The reserved part
+    (`identity`) is as it stands in the file.
     """
 
     default_model: str | None = None
@@ -82,7 +84,7 @@ class AgentSettings:
     max_subagents: int | None = None
     max_parallel_tasks: int | None = None
     max_subagent_depth: int | None = None
-    budgets: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    budgets: tuple[Budget, ...] = ()
     identity: Mapping[str, Any] = field(default_factory=dict, repr=False)
     settings: Settings = field(default_factory=Settings, repr=False)
 
@@ -101,6 +103,7 @@ class AgentSettings:
             agent_dirs=self.agent_dirs or None,
             background_tools=self.background_tools or None,
             mcp_servers=self.mcp_servers or None,
+            budgets=self.budgets or None,
             mode=self.messages.mode,
             messages=None if self.messages.is_empty else self.messages,
             **{name: getattr(self, name) for name in (*same, *more, *last)},
@@ -138,6 +141,7 @@ def agent_settings(effective: Effective) -> AgentSettings:
     given["permissions"] = _policy(effective, "permissions", PermissionPolicy)
     given["confirmation"] = _policy(effective, "confirmation", ConfirmationPolicy)
     given["mcp_servers"] = {name: McpServerConfig(**_kept(each)) for name, each in settings.mcp_servers.items()}
+    given["budgets"] = tuple(budget_of(name, _kept(each)) for name, each in settings.budgets.items())
     return AgentSettings(**given, settings=settings)
 
 

@@ -39,6 +39,7 @@ from laneway.config.agent_blocks import (
     RetryBlock,
 )
 from laneway.config.agent_kinds import ModelName
+from laneway.config.budget_blocks import BudgetBlock
 from laneway.config.declaring import (
     MS,
     SOME_MS,
@@ -397,8 +398,8 @@ class Settings:
         int | None,
         Setting(kind=Whole(least=0, most=100), says="How deep sub-agents may have sub-agents; 0: none.", unset="3"),
     ] = None
-    budgets: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
-        default=None, repr=False
+    budgets: Annotated[Mapping[str, BudgetBlock], Sub(says="What may be spent on models.", names="budget")] = field(
+        default_factory=dict
     )
     identity: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
         default=None, repr=False

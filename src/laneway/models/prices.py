@@ -19,7 +19,7 @@ def price_of(model: Model) -> Price | None:
     """What a model costs: by its configuration, by itself (`prices`), or by the list; None when nobody knows."""
     prices = getattr(model, "prices", None)
     if prices is not None:
-        return Price.per_million(prices.input, prices.output)
+        return Price.per_million(max(prices.input, prices.cache_write or 0), prices.output)
     return listed_price(model.name)
 
 

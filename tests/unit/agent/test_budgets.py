@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from laneway.dialogue import Usage
-from laneway.errors import BudgetExhaustedError, ModelUnavailableError
+from laneway.errors import BudgetExhaustedError, ConfigError, ModelUnavailableError
 from laneway.models import ScriptedModel, fail, say
 from laneway.models.settings import Prices
 from laneway.spending import Budget
@@ -144,10 +144,24 @@ async def test_money_is_counted_by_the_price_of_the_model() -> None:
 @simulated
 async def test_a_model_without_a_price_is_refused_where_money_counts() -> None:
     playing = model("one")
-    async with opened(playing, budgets=[{"name": "purse", "scope": "session", "money": 1}]) as session:
+    async with opened(playing) as session:
+        await session.ready()
+        await session.host.budgets.set_rule(Budget(name="purse", scope="session", money=1))  # type: ignore[arg-type]
         with pytest.raises(BudgetExhaustedError, match="what model 'scripted' costs is not known"):
             await session.send("hello")
     assert playing.requests == []
+
+
+@simulated
+async def test_a_model_without_a_price_is_refused_where_it_is_configured() -> None:
+    purse = {"name": "purse", "scope": "session", "money": 1}
+    with pytest.raises(ConfigError, match="what model 'scripted' costs is not known, and budget 'purse' counts money"):
+        async with opened(model("one"), budgets=[purse]):
+            raise AssertionError("it was opened")
+    async with opened(model("one"), budgets=[{**purse, "unpriced": "allow", "tokens": 50_000}]) as session:
+        await session.send("hello")
+        (count,) = session.host.budgets.budgets.counts.values()
+        assert count.spent == (400, 0)
 
 
 @simulated
@@ -155,8 +169,9 @@ async def test_a_cheaper_model_answers_when_a_budget_says_so() -> None:
     rule = {"name": "purse", "scope": "session", "money": 0.004, "on_exhausted": "cheaper", "cheaper": "small"}
     small = Priced([[say("from the small one")]], usage=USED, name="small")
     small.prices = Prices(input=0.01, output=0.01)
-    async with opened(Priced([[say("one")]] * 5, usage=USED), budgets=[rule], max_output_tokens=300) as session:
-        session._agent._models["small"] = small  # noqa: SLF001 - as if a provider had it
+    async with agent_of(Priced([[say("one")]] * 5, usage=USED), budgets=[rule], max_output_tokens=300) as agent:
+        agent._models["small"] = small  # noqa: SLF001 - as if a provider had it
+        session = session_of(agent)
         said = [(await session.send("hello")).text for _ in range(3)]
     assert said[0] == "one"
     assert "from the small one" in said
