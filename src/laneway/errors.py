@@ -16,6 +16,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ UnknownRunError        there is nothing to resume under that id
 │  ├─ UnknownTaskError       no external task has that id
 │  ├─ NotFoundError          there is no such thing, or it is not yours
+│  ├─ HistoryError           a file is no history of a run that can be used
 │  ├─ ToolArgumentsError     the arguments of a call do not fit the tool
 │  └─ ModelError             the provider of a model refuses the call as it is
 │     ├─ PromptTooLongError  the conversation is longer than the model can take in
@@ -31,6 +32,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ FencedError            somebody else owns this now; what the old owner says is refused
 │  ├─ LeaseLostError         the task is no longer this worker's; what it says of it is refused
 │  ├─ RateLimitedError       too many requests from one caller
+│  ├─ ReplayDivergedError    what happens now is not what was recorded
 │  ├─ StoreInUseError        another process has the store open
 │  └─ StoreVersionError      the store was written by a newer Laneway
 ├─ UnavailableError          the world is wrong: a later try may help
@@ -77,6 +79,7 @@ __all__ = (
     "DuplicateJobError",
     "FencedError",
     "GiveUp",
+    "HistoryError",
     "InternalError",
     "InterruptSignalError",
     "InvalidJobError",
@@ -103,6 +106,7 @@ __all__ = (
     "RateLimitedError",
     "Reaction",
     "RealModelForbiddenError",
+    "ReplayDivergedError",
     "RetryLater",
     "RunCancelledError",
     "RunFailedError",
@@ -327,6 +331,12 @@ class NotFoundError(UsageError):
         self.name = name
 
 
+class HistoryError(UsageError):
+    """A file is no history of a run that can be used: foreign, newer, damaged or cut off. Nothing was done with it."""
+
+    code = "history"
+
+
 class UnknownStoreError(UsageError):
     """No store is behind that address."""
 
@@ -434,6 +444,15 @@ class RateLimitedError(ConflictError):
     def __init__(self, message: str, *, retry_after_ms: int, hint: str = "send fewer requests at once") -> None:
         super().__init__(message, hint=hint)
         self.retry_after_ms = retry_after_ms
+
+
+class ReplayDivergedError(ConflictError):
+    """What happens now is not what was recorded: `step` is the first that differs, `where` says in what.
+
+    `recorded` and `now` are the two values.
+    """
+
+    code = "replay_diverged"
 
 
 class MessageStateError(ConflictError):

@@ -26,11 +26,13 @@ from laneway.checked import (
     one_of,
     optional,
     path_text,
-    record,
     string,
     text,
     whole,
     word,
+)
+from laneway.checked import (
+    record as record_of,
 )
 from laneway.errors import ConfigError
 from laneway.identity import identity_label
@@ -104,7 +106,7 @@ def _by_lane(check: Check) -> Check:
 
 def _handler(setting: str, value: object) -> LaneHandlerConfig:
     """Who runs the calls of a lane: a `LaneHandlerConfig`, a mapping with its fields, or only its mode."""
-    found = record(LaneHandlerConfig)(setting, {"mode": value} if isinstance(value, str) else value)
+    found = record_of(LaneHandlerConfig)(setting, {"mode": value} if isinstance(value, str) else value)
     assert isinstance(found, LaneHandlerConfig)
     return found
 
@@ -303,9 +305,9 @@ class SessionQueueConfig(Checked):
         "enable_alerts": flag,
         "default_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
         "storage_path": optional(path_text),
-        "retry_policy": optional(record(RetryPolicyConfig)),
-        "rate_limit": optional(record(RateLimitConfig)),
-        "priority_boost": optional(record(PriorityBoostConfig)),
+        "retry_policy": optional(record_of(RetryPolicyConfig)),
+        "rate_limit": optional(record_of(RateLimitConfig)),
+        "priority_boost": optional(record_of(PriorityBoostConfig)),
         "pressure_threshold": optional(whole(1)),
         "lane_timeouts": _by_lane(whole(1, DURATION_MAX_MS)),
     }
@@ -513,7 +515,8 @@ class SessionOptions(Checked):
     `agent_dirs`), `max_parallel_tasks` (of one run at once), `max_subagents` (of all sessions of a store at once, 8;
     the newest value counts), `max_subagent_depth` (3). Of where tools come from: `mcp_servers` by name.
     `tenant_id` is whose session it is: the same `session_id` of another tenant is another session. `principal`,
-    `agent_template_id` and `correlation_id` are labels that Laneway never reads.
+    `agent_template_id` and `correlation_id` are labels that Laneway never reads. With `record` its runs are written
+    down so that they can be replayed to the same bytes.
     """
 
     model: Any = None
@@ -555,6 +558,7 @@ class SessionOptions(Checked):
     budget_on_error: Literal["allow", "deny"] | None = None
     budget_guard_timeout_ms: int | None = None
     budgets: Iterable[Budget | Mapping[str, Any]] | None = None
+    record: bool | None = None
     retention_limits: SessionRetentionLimits | Mapping[str, Any] | None = None
     host: Any = None
     tenant_id: str | None = None
@@ -571,12 +575,12 @@ class SessionOptions(Checked):
         "tool_lanes": optional(by_tool(word(*SESSION_LANES))),
         "tool_effects": optional(by_tool(effect)),
         "queue_config": optional(_queue),
-        "permission_policy": optional(record(PermissionPolicy)),
-        "confirmation_policy": optional(record(ConfirmationPolicy)),
-        "hooks": optional(_each(record(Hook))),
+        "permission_policy": optional(record_of(PermissionPolicy)),
+        "confirmation_policy": optional(record_of(ConfirmationPolicy)),
+        "hooks": optional(_each(record_of(Hook))),
         "skill_dirs": optional(_each(path_text)),
         "agent_dirs": optional(_each(path_text)),
-        "mcp_servers": optional(by_tool(record(McpServerConfig))),
+        "mcp_servers": optional(by_tool(record_of(McpServerConfig))),
         "planning": optional(flag),
         "max_plan_steps": optional(whole(1, 1_000)),
         "max_parallel_tasks": optional(whole(1, 1_000_000)),
@@ -586,7 +590,7 @@ class SessionOptions(Checked):
         "session_store": anything,
         "session_id": optional(text),
         "mode": optional(lambda _, value: Mode.parse(value)),
-        "messages": optional(record(QueueOptions)),
+        "messages": optional(record_of(QueueOptions)),
         "on_crash": optional(word(*ON_CRASH)),
         "max_tool_rounds": optional(whole(1, 1_000_000)),
         "max_calls_per_answer": optional(whole(1, 1_000_000)),
@@ -603,8 +607,9 @@ class SessionOptions(Checked):
         "budget_guard": anything,
         "budget_on_error": optional(word("allow", "deny")),
         "budget_guard_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
-        "budgets": optional(_each(record(Budget))),
-        "retention_limits": optional(record(SessionRetentionLimits)),
+        "budgets": optional(_each(record_of(Budget))),
+        "record": optional(flag),
+        "retention_limits": optional(record_of(SessionRetentionLimits)),
         "host": anything,
         "tenant_id": optional(identity_label),
         "principal": optional(identity_label),

@@ -6,7 +6,7 @@ answer are one commit. What a commit has refused is written again with the next 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from laneway.dialogue import ResultStatus, ToolResult, Utterance
@@ -37,6 +37,7 @@ from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_resu
 from laneway.rows import Owner, Row, StateRow
 
 if TYPE_CHECKING:
+    from laneway.agent.recording import Recording
     from laneway.ports import History
     from laneway.runtime.mail_engine import MailEngine
 
@@ -64,6 +65,7 @@ class Book:
         self._left: list[Round] = []  # open rounds of earlier processes
         self._blobs: set[str] = set()  # written by this process
         self.texts: dict[str, str] = {}  # what the inbox keeps: messages by their ids, answers by their runs
+        self.recordings: dict[str, Recording] = {}  # of the runs that go on, if they are recorded
         self._waiting: dict[tuple[str, str], _Waiting] = {}  # what is on its way to the store
         self._refused: dict[tuple[str, str], Round | LedgerEntry | Compaction] = {}  # what the store has not taken
 
@@ -210,12 +212,18 @@ class Book:
         if self.compaction is not None and self.compaction.conversation == conversation:
             said.append(self.compaction.summary)
             after = self.compaction.upto_seq
-        for one in self.rounds:
-            if one.conversation != conversation or one.seq <= after or one.run_id == without:
-                continue
-            if one.state is not RoundState.FORGOTTEN and one.number < self._taken_over.get(one.run_id, one.number + 1):
+        for one in self.told(conversation, without):
+            if one.seq > after:
                 said += one.utterances()
         return said
+
+    def told(self, conversation: int, without: str = "") -> Iterator[Round]:
+        """The rounds that are part of a conversation, those that a summary tells among them."""
+        for one in self.rounds:
+            if one.conversation != conversation or one.run_id == without:
+                continue
+            if one.state is not RoundState.FORGOTTEN and one.number < self._taken_over.get(one.run_id, one.number + 1):
+                yield one
 
     def run(self, run_id: str) -> list[Round]:
         """The rounds of one run, in order."""
@@ -308,6 +316,8 @@ class Book:
             if not thing.seq:
                 thing.seq = self._engine.store.next_seq()
                 self._add(thing)
+            if thing.run_id in self.recordings:
+                self.recordings[thing.run_id].keep(self._engine.journal)
             key = ROUND, round_id(thing)
         elif isinstance(thing, LedgerEntry):
             self.entries[thing.key] = thing
@@ -335,6 +345,14 @@ class Book:
             row, blobs = encode_compaction(thing, self.owner)
         return row, [blob for blob in blobs if blob.id not in self._blobs]
 
+    def unwritten(self, blobs: Iterable[StateRow]) -> list[StateRow]:
+        """Those of these blobs that this process has not written yet."""
+        return [blob for blob in blobs if blob.id not in self._blobs]
+
+    def wrote(self, blobs: Iterable[str]) -> None:
+        """These blobs are on disk."""
+        self._blobs |= set(blobs)
+
     def landed(self, waiting: _Waiting, error: Exception | None) -> None:
         """What waited is on disk, or was refused."""
         if self._waiting.get(waiting.row_key) is waiting:  # else it has changed since
@@ -357,6 +375,8 @@ class Book:
                 continue
             if origin_of(one.run_id, self.lineage) == origin:
                 one.amend(result)
+                if one.run_id in self.recordings:
+                    self.recordings[one.run_id].amended(number, result)
                 self.keep(one)
 
     def next_seq(self) -> int:

@@ -19,6 +19,7 @@ from laneway.agent.hearing import heard_answer
 from laneway.agent.hook_points import RunHooks, withheld
 from laneway.agent.host import account_of
 from laneway.agent.planning import Planner
+from laneway.agent.recording import Recording
 from laneway.agent.round_clock import RoundClock
 from laneway.agent.streams import EventLog
 from laneway.agent.tool_calls import CallMaker
@@ -119,6 +120,7 @@ class Run:
         self.error: BaseException | None = None
         self.ended = asyncio.Event()
         self._rest = asyncio.Event()  # it is held between two steps
+        self.recording = Recording(self)
         self.planner = Planner(self)
         self.machine = self._new_machine()
         self.calls = CallMaker(self)
@@ -136,7 +138,7 @@ class Run:
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
         settings = self.session.settings
-        return TurnMachine(
+        return self.recording.machine(
             self.id,
             limits=Limits(max_tool_rounds=settings.max_tool_rounds, max_calls_per_answer=settings.max_calls_per_answer),
             may_run_beside=self.session.may_run_beside,
@@ -242,6 +244,7 @@ class Run:
     def leave(self) -> None:
         """It has ended: nothing of the conversation is kept for it."""
         self._base = []
+        self.recording.leave()
         if not self.goes_on_later and self.session.parent is None:
             self.session.host.budgets.end_run(self.origin)
         self.ended.set()
@@ -252,7 +255,7 @@ class Run:
         await self.book.load()
         self._phase(TurnState.THINKING)
         if self.session.compact_wanted(turn):
-            self._base = self.book.utterances(turn.conversation)
+            self._rebase()
             await self._compact()
             return None
         if not await self._resume():
@@ -263,7 +266,7 @@ class Run:
             for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
                 if not item.seen_by and not item.attempts:
                     self.book.texts[item.id] = item.message.text
-            self._base = self.book.utterances(turn.conversation)
+            self._rebase()
             self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
             await self.planner.begin(prompt.text)
         while True:
@@ -284,6 +287,7 @@ class Run:
                         step = self.machine.next()
                         assert isinstance(step, Act)
                         self._phase(TurnState.ACTING)
+                        self.recording.acts(step.calls)
                         self.calls_made += len(step.calls)
                         await self.calls.make(step.calls)
                         self._phase(TurnState.THINKING)
@@ -291,8 +295,10 @@ class Run:
                     await self._close(one)
                 case Finish(one):
                     await self.hooks.responded(one.answer)
+                    self.recording.ends(one)
                     return self._finish(one)
                 case Fail(reason):
+                    self.recording.fails(reason)
                     raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
                 case _ as never:
                     assert_never(never)
@@ -368,7 +374,7 @@ class Run:
         while True:
             request = self._request(purpose)
             try:
-                answer = await self.budgeting.ask(request)
+                answer = await self.recording.ask(request)
             except ModelLimitedError as error:
                 await self._wait_for_limit(error)
             except ModelUnavailableError as error:
@@ -396,7 +402,7 @@ class Run:
         return ModelRequest(
             conversation=tuple(said),
             tools=self.planner.tools() if purpose != "summary" else (),
-            system=self._system() if purpose != "summary" else SUMMARY_SYSTEM,
+            system=self.session.system_text() if purpose != "summary" else SUMMARY_SYSTEM,
             purpose=purpose,
             output_max=settings.max_output_tokens,
             temperature=settings.temperature,
@@ -405,10 +411,10 @@ class Run:
             run_id=self.id,
         )
 
-    def _system(self) -> str:
-        session = self.session
-        parts = (session.settings.system, session.skills.system_text(), session.delegates.system_text())
-        return "\n\n".join(part for part in parts if part)
+    def _rebase(self, *, without: str = "") -> None:
+        """What was said before this run, as it is told from now on."""
+        self._base = self.book.utterances(self.turn.conversation, without=without)
+        self.recording.based(self._base, without)
 
     def _said(self) -> list[Utterance]:
         return [*self._base, *self.machine.said()]
@@ -440,6 +446,7 @@ class Run:
             stream = model.stream(request)
             async for chunk in stream:
                 self.heard = True
+                self.recording.heard(chunk)
                 if isinstance(chunk, Answer):
                     return heard_answer(chunk, model.name)
                 if visible:
@@ -549,7 +556,7 @@ class Run:
         )
         book.keep(compaction)
         await book.committed()
-        self._base = book.utterances(conversation, without=self.id)
+        self._rebase(without=self.id)
         self.machine.leave_out(upto.seq)
         percent = 0
         if self.session.model.context_tokens:
@@ -587,10 +594,11 @@ class Run:
             self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, seq=0))
         else:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
-        self._base = self.book.utterances(turn.conversation, without=self.id)
+        self._rebase(without=self.id)
         self.machine.go_on(ids, [Prompt(text=GO_ON.format(prompt=self._prompt_of(rounds)))] if others else [])
         unheard = [message for message in turn.messages if not wanted and message.id not in seen]
         self.machine.add(self.planner.due)
+        self.machine.add(Prompt(text=text) for text in self.session.said_wanted(turn))
         self.machine.add([await self._heard(each) for each in unheard])
         done = len(rounds) - (last.state is not RoundState.DONE)
         self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
@@ -694,6 +702,7 @@ class Run:
 
     def emit(self, event: AgentEvent) -> None:
         """Tell whoever watches."""
+        self.recording.told(event)
         self.session.emit_event(event, self.id)
 
     def after_commit(self, call: Callable[[], object]) -> None:

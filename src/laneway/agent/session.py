@@ -26,6 +26,7 @@ from laneway.agent.confirmations import Confirmations
 from laneway.agent.delegating import Delegating
 from laneway.agent.direct import DirectTools
 from laneway.agent.externals import Externals
+from laneway.agent.forking import SAID, Forking
 from laneway.agent.gates import Gates
 from laneway.agent.handling import Handling
 from laneway.agent.hook_points import hooks_of, tell_closed, tell_opened
@@ -78,7 +79,9 @@ RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
 
-class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Identified, Hosted, Reports):
+class AsyncSession(
+    DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Identified, Hosted, Forking, Reports
+):
     """One conversation with an agent. Make it with `AsyncAgent.session`."""
 
     def __init__(
@@ -687,6 +690,10 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     def resume_wanted(self, turn: Turn) -> str:
         """The run that a message asks to go on with."""
         return str(_errand(turn, RESUME) or "")
+
+    def said_wanted(self, turn: Turn) -> list[str]:
+        """What a fork was told, and has not answered yet."""
+        return list(_errand(turn, SAID) or ())
 
     def compact_wanted(self, turn: Turn) -> bool:
         """Whether a turn is there to compact, and for nothing else."""

@@ -54,6 +54,7 @@ class SessionSettings:
     budget_on_error: str = "allow"
     budget_guard_timeout_ms: int = 5_000
     budgets: tuple[Budget, ...] = ()
+    record: bool = False
     retention_limits: SessionRetentionLimits = field(default_factory=SessionRetentionLimits.usual)
     tenant_id: str | None = None
     principal: str | None = None

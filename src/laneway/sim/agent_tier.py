@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from laneway.sim.loop import SimLoop
 from laneway.sim.mail_store import DiskFailedError, SimStore
 from laneway.sim.mail_world import MailDice, SimClock
 from laneway.sim.playing import LivingRun, nothing, play_to_end
+from laneway.sim.replays import check_replays
 from laneway.sim.shadow import LawBrokenError
 from laneway.sim.trace import Outcome, Trace
 from laneway.stores.memory import MemoryDisk
@@ -463,6 +465,8 @@ class AgentRun(LivingRun):
             self.say("history", name, str(len(before)))
         self._check_notes()
         histories = {name: await session.history() for name, session in self._life.sessions.items()}
+        told = await check_replays(self._disk, self._life.sessions, random.Random(self.world.seed))
+        self.say("replayed", str(told))
         await self._close_all()
         left = [task.get_name() for task in self._loop.pending_tasks() if task.get_name() != "sim main"]
         left = [name for name in left if not name.startswith("call ")]
