@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from laneway.ports import Store
     from laneway.rows import Owner
 
-__all__ = ("FORK", "SAID", "Fork", "Forking", "check_step", "fork_into", "forked_from")
+__all__ = ("FORK", "SAID", "Fork", "Forking", "check_step", "fork_into", "forked_from", "past_of")
 
 FORK: Final = "fork"
 """The kind of the row that says where a session comes from."""
@@ -165,7 +165,7 @@ async def fork_into(session: AsyncSession, history: RunHistory, step: int | None
         "session_id": history.about.get("session_id", ""),
         "step": check_step(history, step),
     }
-    row = StateRow(FORK, f"{session.owner.tenant}/{session.session_id}", *session.owner, book.next_seq(), 0, "", "")
+    row = StateRow(FORK, _name_of(session), *session.owner, book.next_seq(), 0, "", "")
     engine.journal.add(session.owner, row._replace(body=to_json(facts)))
     await book.committed()
     return await _go_on(session, past, run_id, prompt)
@@ -204,6 +204,10 @@ def _rounds_of(base: Sequence[Utterance], run_id: str) -> list[Round]:
     return rounds
 
 
+def _name_of(session: AsyncSession) -> str:
+    return f"{session.owner.tenant}/{session.owner.workspace}/{session.session_id}"
+
+
 async def _go_on(session: AsyncSession, past: Replay, run_id: str, prompt: str) -> Receipt:
     """The first message of the fork."""
     said = [*(each.text for each in past.pending if each.role == "user"), *([prompt] if prompt else [])]
@@ -219,7 +223,7 @@ async def _go_on(session: AsyncSession, past: Replay, run_id: str, prompt: str) 
 async def forked_from(session: AsyncSession) -> Fork:
     """Where a session comes from."""
     history = session.host.inbox.engine.store.history
-    row = await history.state(FORK, f"{session.owner.tenant}/{session.session_id}")
+    row = await history.state(FORK, _name_of(session))
     if row is None:
         raise UnknownRunError(f"session {session.session_id!r} is no fork", hint="it began by itself")
     facts = json.loads(row.body)

@@ -159,6 +159,7 @@ class Run:
                     return await self._go()
                 except BaseException:
                     self._cut()
+                    self.recording.flush()
                     raise
         except TimeoutError as error:
             if timer.expired():

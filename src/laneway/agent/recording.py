@@ -173,6 +173,11 @@ class Recording:
             journal.touch(self._book.owner, page)
             journal.after(self._book.owner, page.landed)
 
+    def flush(self) -> None:
+        """The run ends before its time: what was logged since its last checkpoint is written with its end."""
+        if self._ops and self.is_on:
+            self.keep(self._run.turn._engine.journal)  # noqa: SLF001 - the turn's own engine
+
     def take(self) -> tuple[int, list[Op]]:
         """What is to be written now, and on which page."""
         ops, self._ops = self._ops, []

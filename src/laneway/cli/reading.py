@@ -92,7 +92,13 @@ class StoreReader:
         return found
 
     def lines(self, path: str) -> Iterator[str]:
-        """The transcript of a session, line by line."""
+        """The transcript of a session, or the history of a run, line by line."""
+        if path.strip("/").startswith("runs/"):
+            from laneway.cli.stored_runs import stored_history  # only who wants one needs it
+
+            row = self._turn(unquote(path.strip("/").split("/")[1]))
+            yield from stored_history(self._rows, row).splitlines()
+            return
         owner = self._owner(unquote(path.strip("/").split("/")[1]))
         after = 0
         while rows := self._rows.entries(owner, after_seq=after, limit=PAGE):

@@ -72,6 +72,7 @@ class AgentSettings:
     output_max: int | None = None
     auto_compact: bool | None = None
     auto_compact_threshold: float | None = None
+    record: bool | None = None
     session_store: str | None = field(default=None, repr=False)
     on_crash: str | None = None
     environment: tuple[str, ...] | None = None
@@ -92,7 +93,14 @@ class AgentSettings:
         """What holds for each session, unless the session says otherwise. Models, tools and stores are not in it."""
         same = ("system", "max_tool_rounds", "max_calls_per_answer", "max_execution_time_ms", "tool_timeout_ms")
         more = ("output_max", "auto_compact", "auto_compact_threshold", "on_crash", "planning", "max_plan_steps")
-        last = ("subagents", "max_subagents", "max_parallel_tasks", "max_subagent_depth", "background_after_ms")
+        last = (
+            "subagents",
+            "max_subagents",
+            "max_parallel_tasks",
+            "max_subagent_depth",
+            "background_after_ms",
+            "record",
+        )
         return SessionOptions(
             tool_lanes=self.tool_lanes or None,
             tool_effects=self.tool_effects or None,
@@ -106,7 +114,7 @@ class AgentSettings:
             budgets=self.budgets or None,
             mode=self.messages.mode,
             messages=None if self.messages.is_empty else self.messages,
-            **{name: getattr(self, name) for name in (*same, *more, *last)},
+            **{name: getattr(self, name) for name in (*same, *more, *last, "record")},
         )
 
 

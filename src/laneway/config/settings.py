@@ -333,6 +333,10 @@ class Settings:
             kind=Number(least=0.05, most=1), says="At which share of the model's context that happens.", unset="0.8"
         ),
     ] = None
+    record: Annotated[
+        bool | None,
+        Setting(kind=Flag(), says="Whether runs are written down, to be replayed to the same bytes.", unset="`false`"),
+    ] = None
     session_store: Annotated[
         str | None,
         Setting(

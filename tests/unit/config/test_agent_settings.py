@@ -331,6 +331,7 @@ def test_every_setting_is_read_alike_in_every_format(text: str) -> None:
         "output_max": 10_000,
         "auto_compact": True,
         "auto_compact_threshold": 0.7,
+        "record": None,
         "session_store": "sqlite:///agent.db",
         "on_crash": "report",
         "environment": ("PATH", "LANG"),
