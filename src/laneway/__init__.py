@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from laneway.errors import (
         ApprovalExpiredError,
+        ArchiveError,
         BudgetExhaustedError,
         ClosedError,
         ConfigError,
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
         RetryPolicyConfig,
         SessionOptions,
         SessionQueueConfig,
+        SessionRetentionLimits,
     )
     from laneway.policies import (
         ConfirmationPolicy,
@@ -240,6 +242,7 @@ __all__ = (
     "Approval",
     "ApprovalExpiredError",
     "ApprovalState",
+    "ArchiveError",
     "AsyncAgent",
     "AsyncSession",
     "Boost",
@@ -357,6 +360,7 @@ __all__ = (
     "Session",
     "SessionOptions",
     "SessionQueueConfig",
+    "SessionRetentionLimits",
     "SessionView",
     "Slot",
     "Snapshot",
@@ -414,7 +418,8 @@ _HOMES = {
             "Answer ModelRequest Prompt Results ResultStatus ToolCall ToolContext ToolOutput ToolResult ToolSpec Usage"
         ),
         "errors": (
-            "ApprovalExpiredError BudgetExhaustedError ClosedError ConfigError ConflictError DeniedError DrainingError "
+            "ApprovalExpiredError ArchiveError BudgetExhaustedError ClosedError ConfigError ConflictError DeniedError "
+            "DrainingError "
             "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
             "JobTimeoutError LaneCycleError LaneFullError LanewayError LeaseLostError MailboxFullError "
@@ -436,7 +441,8 @@ _HOMES = {
             "StoryStep TurnState"
         ),
         "options": (
-            "LaneHandlerConfig PriorityBoostConfig RateLimitConfig RetryPolicyConfig SessionOptions SessionQueueConfig"
+            "LaneHandlerConfig PriorityBoostConfig RateLimitConfig RetryPolicyConfig SessionOptions SessionQueueConfig "
+            "SessionRetentionLimits"
         ),
         "policies": "ConfirmationPolicy Hook McpServerConfig PermissionPolicy",
         "ports": "History Model Store Tool Transport",

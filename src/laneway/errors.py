@@ -13,6 +13,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ InvalidMessageError    what was sent is not a message that can be kept
 │  ├─ UnknownMessageError    no message has that id
 │  ├─ UnknownStoreError      no store is behind that address
+│  ├─ ArchiveError           the file is no session, or not one that can be imported
 │  ├─ UnknownRunError        there is nothing to resume under that id
 │  ├─ UnknownTaskError       no external task has that id
 │  ├─ NotFoundError          there is no such thing, or it is not yours
@@ -70,6 +71,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 __all__ = (
     "REACTIONS",
     "ApprovalExpiredError",
+    "ArchiveError",
     "BudgetExhaustedError",
     "ClosedError",
     "ConfigError",
@@ -341,6 +343,12 @@ class UnknownStoreError(UsageError):
     """No store is behind that address."""
 
     code = "unknown_store"
+
+
+class ArchiveError(UsageError):
+    """The file is no exported session, is damaged, or was written by a newer Laneway; nothing was imported."""
+
+    code = "archive"
 
 
 class ConflictError(LanewayError):

@@ -247,6 +247,10 @@ class Book:
 
     # ---- forgetting ----
 
+    def forget_blobs(self) -> None:
+        """Old rows are about to leave the store, and blobs with them: what is said again is written again."""
+        self._blobs.clear()
+
     def retain(self, most: int | None, busy: Collection[str]) -> None:
         """Forget the oldest runs in memory, until at most so many are left; the store keeps them.
 

@@ -395,6 +395,12 @@ class MailEngine(Errands):
         if job is not None:
             job.cancel("its session was deleted")
 
+    async def adopt(self, owner: Owner) -> None:
+        """The store has a session that it did not have before: go on with what waits there."""
+        if owner not in self._reloads:
+            self._reloads[owner] = self.loop.create_task(self._reload(owner, None), name="laneway-adopt")
+        await asyncio.shield(self._reloads[owner])
+
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
         return owner in self._unattended
