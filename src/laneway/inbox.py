@@ -753,6 +753,11 @@ class Inbox:
         )
 
     @property
+    def dedupe_ms(self) -> int:
+        """For how long it knows a platform's id again."""
+        return self._dedupe_ms
+
+    @property
     def clockwork(self) -> Clockwork:
         """Its schedules, for those who change one or send one now."""
         return self._clockwork

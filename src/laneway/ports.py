@@ -127,6 +127,9 @@ class History(Protocol):
     async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
         """Session keys that have messages, in alphabetical order after `after`."""
 
+    async def tenants(self, workspace: str) -> list[str]:
+        """Tenants that have messages in a workspace, in alphabetical order."""
+
     async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
         """What needs somebody in a workspace, at most so much of each kind; it costs what there is of that."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laneway.checked import is_loopback
+from laneway.config.gateway_blocks import RetentionBlock
 
 if TYPE_CHECKING:
     from laneway.config import AgentSettings, Effective
@@ -41,6 +42,7 @@ class GatewaySettings:
     otel_endpoint: str = ""
     log_format: str = "console"
     log_level: str = "warning"
+    retention: RetentionBlock = field(default_factory=RetentionBlock)
     channels: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property

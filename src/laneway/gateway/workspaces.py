@@ -27,6 +27,7 @@ from laneway.gateway.hub import Hub
 from laneway.gateway.recency import Recency
 from laneway.gateway.tool_lanes import ToolLanes
 from laneway.rows import Owner
+from laneway.runtime.erasing import delete_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -176,6 +177,7 @@ class Workspace:
         session = self._sessions.get((tenant, root))
         if session is None:
             self._check_open()
+            self.inbox.engine.check_doomed(self.owner(tenant, root))
             task = self._opening.get((tenant, root)) or self._open_soon((tenant, root))
             try:
                 session = await asyncio.shield(task)
@@ -206,6 +208,25 @@ class Workspace:
                 del self._used[name]
                 self._make_room()
 
+    async def delete(self, tenant: str, key: str, *, actor: str) -> int:
+        """Erase everything about a session; what runs in it is ended first. How many rows there were."""
+        owner, name = self.owner(tenant, key), (tenant, key)
+        for schedule in self.inbox.schedules(key, tenant=tenant):
+            await self.inbox.unschedule(schedule.id)
+
+        async def let_go() -> None:
+            opening = self._opening.get(name)
+            if opening is not None:
+                await asyncio.gather(asyncio.shield(opening), return_exceptions=True)
+            session = self._sessions.pop(name, None)
+            if session is not None:
+                await self._shut(session)
+
+        gone = await delete_session(self.inbox.engine, owner, actor=actor, let_go=let_go)
+        self.recency.forget(tenant, key)
+        self.unopened.pop(name, None)
+        return gone
+
     def live_session(self, tenant: str, key: str) -> AsyncSession | None:
         """A session, if it is in memory."""
         return self._sessions.get((tenant, key))
@@ -217,6 +238,8 @@ class Workspace:
     def _wake(self, owner: Owner) -> None:
         """A turn, or the end of a call, waits for its session to be opened."""
         key = (owner.tenant, root_of(owner.session))
+        if self.owner(*key) in self.inbox.engine.doomed:
+            return
         if not self._is_closed and key not in self._opening and key not in self._sessions:
             self._open_soon(key)
 

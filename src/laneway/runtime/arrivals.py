@@ -255,8 +255,7 @@ class Arrivals(ABC):
     def _decide(self, arrival: Arrival, seen: MessageRow | None) -> Taken:
         owner = self.owner_of(arrival.message)
         self.check_session(owner)
-        if owner in self.doomed:
-            raise ConflictError(f"session {owner.session!r} is being deleted", hint="wait, then begin it anew")
+        self.check_doomed(owner)
         self.journal.erased.pop(owner, None)
         known = self._seen_before(owner, arrival, seen)
         if known is not None:
@@ -311,6 +310,11 @@ class Arrivals(ABC):
                 f"session {owner.session!r} is being loaded again after the store failed: {self.last_failure}",
                 hint="try again in a moment",
             )
+
+    def check_doomed(self, owner: Owner) -> None:
+        """Refuse callers while a session is being deleted."""
+        if owner in self.doomed:
+            raise ConflictError(f"session {owner.session!r} is being deleted", hint="wait, then begin it anew")
 
     # ---- changes to a session ----
 

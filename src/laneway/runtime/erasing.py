@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from laneway.errors import ConflictError, LanewayError
+from laneway.errors import LanewayError
 from laneway.rows import Batch, Loaded, Owner, StateKey, StateRow
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ async def delete_session(
     """
     store = engine.store
     engine.check_session(owner)
-    if owner in engine.doomed:
-        raise ConflictError(f"session {owner.session!r} is being deleted", hint="wait until it is gone")
+    engine.check_doomed(owner)
     engine.doomed[owner] = None
     try:
         await mark(store, owner, f"deleted by {actor}")

@@ -64,7 +64,6 @@ class Pruned:
 
 async def prune_workspace(
     store: Store,
-    tenant: str,
     workspace: str,
     limits: HistoryLimits,
     *,
@@ -73,13 +72,14 @@ async def prune_workspace(
 ) -> Pruned:
     """Prune every session of a workspace; `before` is called for each that is about to lose something."""
     done = Pruned()
-    after = ""
-    while keys := await store.history.sessions(tenant, workspace, after=after, limit=PAGE):
-        for key in keys:
-            gone = await prune(store, Owner(tenant, workspace, key), limits, now_ms=now_ms, before=before)
-            done.rows += gone
-            done.sessions += bool(gone)
-        after = keys[-1]
+    for tenant in [] if limits.is_empty else await store.history.tenants(workspace):
+        after = ""
+        while keys := await store.history.sessions(tenant, workspace, after=after, limit=PAGE):
+            for key in keys:
+                gone = await prune(store, Owner(tenant, workspace, key), limits, now_ms=now_ms, before=before)
+                done.rows += gone
+                done.sessions += bool(gone)
+            after = keys[-1]
     return done
 
 

@@ -408,6 +408,11 @@ class MemoryHistory:
         ]
         return list(islice(sorted(found), max(limit, 0)))
 
+    async def tenants(self, workspace: str) -> list[str]:
+        """Tenants that have messages in a workspace, in alphabetical order."""
+        drawers = self._disk.drawers
+        return sorted({each.tenant for each in self._disk.owners_of(workspace) if drawers[each].messages})
+
     async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
         """What needs somebody in a workspace, at most so much of each kind."""
         unknown, dead, broken = list[StateRow](), list[MessageRow](), list[StateRow]()

@@ -736,6 +736,7 @@ async def check_what_is_erased_is_gone(open_store: OpenStore) -> None:
         gone += slice_
     assert gone == 11, gone
     history = store.history
+    assert (await history.tenants("main"), await history.tenants("none")) == (["acme"], [])
     assert [row.id for row in await history.messages(OWNER)] == ["m9", "left"]
     assert [row.id for row in await history.states(OWNER, "turn")] == ["t14", "t40"]
     assert len(await history.states(OWNER, "identity")) == 1
@@ -747,7 +748,8 @@ async def check_what_is_erased_is_gone(open_store: OpenStore) -> None:
         loaded = await store.load_session(OWNER)
         assert not loaded.messages
     assert await history.sessions("acme", "main") == []
-    assert [*await history.states(OWNER, "identity"), *await history.events(OWNER), *await history.entries(OWNER)] == []
+    left: list[Row] = [*await history.states(OWNER, "identity"), *await history.events(OWNER)]
+    assert [*left, *await history.entries(OWNER)] == []
     assert await store.erase(OTHER) == 1
     assert await history.states_by_id("blob", [f"acme:{both}"]) == [None]
     assert await store.erase(OTHER) == 0

@@ -370,6 +370,26 @@ WITH RECURSIVE keys (workspace) AS (
 )
 SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
 
+-- name: tenants
+-- The tenants that have messages in a workspace, from one to the next by seeking.
+WITH RECURSIVE keys (tenant) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(later.tenant)
+        FROM (
+            SELECT min(ended.tenant) AS tenant FROM messages AS ended INDEXED BY messages_by_session
+            WHERE ended.workspace = :workspace AND ended.live = 0 AND ended.tenant > keys.tenant
+            UNION ALL
+            SELECT min(waiting.tenant) FROM messages AS waiting INDEXED BY messages_by_session
+            WHERE waiting.workspace = :workspace AND waiting.live = 1 AND waiting.tenant > keys.tenant
+        ) AS later
+    )
+    FROM keys
+    WHERE keys.tenant IS NOT NULL
+)
+SELECT tenant FROM keys WHERE tenant IS NOT NULL AND tenant != '';
+
 -- name: unknown_calls
 -- Calls of which nobody knows how far they came, newest first: they are live, and what is live is never much.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
