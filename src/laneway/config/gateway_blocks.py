@@ -111,7 +111,9 @@ class GatewayBlock:
     log_level: Annotated[
         str, Setting(kind=word_of("debug", "info", "warning", "error"), says="From which level on lines are written.")
     ] = "warning"
-    retention: Annotated[RetentionBlock, Sub(says="How much history stays on disk.")] = RetentionBlock()
+    retention: Annotated[RetentionBlock, Sub(says="How much history stays on disk.")] = field(
+        default_factory=RetentionBlock
+    )
     channels: Annotated[
         Mapping[str, Mapping[str, Any]],
         Setting(

@@ -17,7 +17,7 @@ that has them erased again should the process die; the mark goes with the last s
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +30,7 @@ from laneway.runtime.erasing import erase, family_of, is_below, mark, unmarking
 if TYPE_CHECKING:
     from laneway.ports import History, Store
 
-__all__ = ("VERSION", "ArchiveHead", "check_archive", "export_session", "import_session")
+__all__ = ("VERSION", "ArchiveHead", "check_archive", "check_exportable", "export_session", "import_session")
 
 VERSION: Final = 1
 KIND: Final = "session"
@@ -60,7 +60,7 @@ class ArchiveHead:
 # ---- writing ----
 
 
-async def export_session(store: Store, owner: Owner, *, at_ms: int) -> AsyncIterator[bytes]:
+async def export_session(store: Store, owner: Owner, *, at_ms: int) -> AsyncGenerator[bytes, None]:
     """The lines of a file. A session in which something happens meanwhile is refused, and the file has no end."""
     history = store.history
     before = await _state_of(store, owner)

@@ -16,7 +16,7 @@ def test_the_block_has_the_fields_and_defaults_of_the_settings() -> None:
     block = {each.name: getattr(GatewayBlock(), each.name) for each in fields(GatewayBlock)}
     settings = {each.name: getattr(GatewaySettings(), each.name) for each in fields(GatewaySettings)}
     assert block == settings
-    assert all(each.default is not MISSING or each.name == "channels" for each in fields(GatewayBlock))
+    assert all(each.default is not MISSING or each.name in ("channels", "retention") for each in fields(GatewayBlock))
 
 
 def test_a_file_a_variable_and_an_option_set_it(tmp_path: Path) -> None:
