@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 __all__ = (
     "HISTORY_KINDS",
+    "NAMING_KINDS",
     "Batch",
     "BatchResult",
     "EntryRow",
@@ -30,8 +31,12 @@ __all__ = (
 )
 
 
-HISTORY_KINDS: Final = ("turn", "approval", "child", "task", "round", "compaction", "intent", "dead_letter")
+HISTORY_KINDS: Final = ("turn", "approval", "child", "task", "round", "record", "compaction", "intent", "dead_letter")
 """Kinds of state rows that are history once they are not live: retention lets go of these, and of no others."""
+
+
+NAMING_KINDS: Final = frozenset({"round", "record", "compaction", "intent"})
+"""Kinds of state rows whose body may name blobs, as hashes in `b`."""
 
 
 class Owner(NamedTuple):

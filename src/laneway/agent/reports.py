@@ -25,6 +25,7 @@ from laneway.errors import UnknownRunError, UsageError
 from laneway.kernel.ledger import Change, LedgerEntry, LedgerState
 from laneway.kernel.plans import ROLE as PLAN
 from laneway.kernel.rounds import Round, RoundState
+from laneway.kernel.run_words import tell_run
 from laneway.mail import TurnState
 
 if TYPE_CHECKING:
@@ -125,6 +126,13 @@ class Reports(ABC):
             lines.append(f"The model call: {run.model_job.explain()}")
         lines += [*run.calls.explain(), *behind]
         return "\n".join(lines) or f"Run {run.id} is {run.turn.state}."
+
+    async def explain_run(self, run_id: str) -> str:
+        """What a run did, waited for and cost, and how it ended, in words; of one that goes on, as far as it is."""
+        found = await self.run_snapshot(run_id)
+        is_now = self._run is not None and self._run.id == run_id
+        rounds = self._run.machine.rounds if self._run is not None and is_now else await self.book.read_run(run_id)
+        return tell_run(run_id, found.state, found.reason, found.answer, rounds)
 
     def worker_began(self, entry: TaskEntry) -> None:
         """A worker begins with a call of the run that goes on."""

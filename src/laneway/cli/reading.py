@@ -48,8 +48,9 @@ class StoreReader:
             raise UnknownStoreError(
                 f"{address} keeps nothing when its process ends", hint="name a file: sqlite:///laneway.db"
             )
+        self.path = store.path
         self._rows = SqliteReading(store.path, busy_ms=BUSY_MS)
-        self._tenant = tenant or "default"
+        self.tenant = self._tenant = tenant or "default"
         self._clock = SystemClock()
         try:
             self.workspace = self._choose(workspace)

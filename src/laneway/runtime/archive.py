@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from laneway.errors import ArchiveError, ConflictError, NotFoundError
 from laneway.kernel.mailbox import session_id
-from laneway.rows import HISTORY_KINDS, Batch, EntryRow, EventRow, MessageRow, Owner, Row, StateRow
-from laneway.runtime.erasing import erase, family_of, is_below, mark, unmarking
+from laneway.rows import HISTORY_KINDS, NAMING_KINDS, Batch, EntryRow, EventRow, MessageRow, Owner, Row, StateRow
+from laneway.runtime.erasing import Readable, erase, family_of, is_below, mark, unmarking
 
 if TYPE_CHECKING:
     from laneway.ports import History, Store
@@ -37,7 +37,7 @@ KIND: Final = "session"
 PAGE: Final = 500
 SLICE: Final = 500
 LINE_MAX: Final = 256 * 1024 * 1024
-KINDS: Final = (*HISTORY_KINDS, "session", "identity")
+KINDS: Final = (*HISTORY_KINDS, "session", "identity", "fork")
 """Kinds of state rows that belong to a session and go with it; schedules and budgets are those of a place."""
 
 _TABLES: Final[dict[str, type[Row]]] = {"m": MessageRow, "s": StateRow, "e": EventRow, "t": EntryRow, "b": StateRow}
@@ -60,7 +60,7 @@ class ArchiveHead:
 # ---- writing ----
 
 
-async def export_session(store: Store, owner: Owner, *, at_ms: int) -> AsyncGenerator[bytes, None]:
+async def export_session(store: Readable, owner: Owner, *, at_ms: int) -> AsyncGenerator[bytes, None]:
     """The lines of a file. A session in which something happens meanwhile is refused, and the file has no end."""
     history = store.history
     before = await _state_of(store, owner)
@@ -88,12 +88,12 @@ async def export_session(store: Store, owner: Owner, *, at_ms: int) -> AsyncGene
     yield f"{_write({'rows': rows, 'sha256': digest.hexdigest()})}\n".encode()
 
 
-async def check_exportable(store: Store, owner: Owner) -> None:
+async def check_exportable(store: Readable, owner: Owner) -> None:
     """Refuse a session that is not there, or in which something runs."""
     await _state_of(store, owner)
 
 
-async def _state_of(store: Store, owner: Owner) -> tuple[Any, ...]:
+async def _state_of(store: Readable, owner: Owner) -> tuple[Any, ...]:
     """What is different as soon as something has happened in a session."""
     newest: list[Any] = []
     for each in await family_of(store, owner):
@@ -139,7 +139,7 @@ def _line(value: object, digest: Any) -> bytes:
 
 
 def _named_in(row: Row) -> Iterable[str]:
-    if not isinstance(row, StateRow) or row.kind not in {"round", "compaction", "intent"} or '"b":[' not in row.body:
+    if not isinstance(row, StateRow) or row.kind not in NAMING_KINDS or '"b":[' not in row.body:
         return ()
     return [f"{row.tenant}:{digest}" for digest in json.loads(row.body)["b"]]
 
@@ -316,6 +316,8 @@ def _row_of(value: list[Any], owner: Owner) -> Row:
     facts = {**dict(zip(names, fields, strict=True)), **mine._asdict()}
     if kind is StateRow and facts["kind"] in {"session", "identity"}:
         facts["id"] = session_id(mine)
+    elif kind is StateRow and facts["kind"] == "fork":
+        facts["id"] = f"{mine.tenant}/{mine.session}"
     elif kind is StateRow and facts["kind"] == "compaction":
         facts["id"] = f"{mine.tenant}/{mine.workspace}/{mine.session}/{facts['seq']}"
     row: Row = kind(**facts)

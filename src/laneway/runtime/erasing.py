@@ -13,17 +13,18 @@ import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from laneway.errors import LanewayError
 from laneway.rows import Batch, Loaded, Owner, StateKey, StateRow
 
 if TYPE_CHECKING:
-    from laneway.ports import Store
+    from laneway.ports import History, Store
     from laneway.runtime.mail_engine import MailEngine
 
 __all__ = (
     "ERASING",
+    "Readable",
     "clear_mark",
     "delete_session",
     "erase",
@@ -50,7 +51,18 @@ PATIENCE_S: Final = 60
 # ---- in a store ----
 
 
-async def family_of(store: Store, owner: Owner) -> list[Owner]:
+class Readable(Protocol):
+    """A store as far as it is looked at."""
+
+    @property
+    def history(self) -> History:
+        """The read side."""
+
+    async def load_session(self, owner: Owner) -> Loaded:
+        """All live rows of one session."""
+
+
+async def family_of(store: Readable, owner: Owner) -> list[Owner]:
     """A session and those of its sub-agents, as far as the store has messages of them."""
     found = [owner]
     after = below = f"{owner.session}{CHILD_MARK}"

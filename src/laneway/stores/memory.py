@@ -18,6 +18,7 @@ from typing import Any, Final, get_type_hints
 from laneway.errors import FencedError, StoreUnavailableError, UnstorableError
 from laneway.rows import (
     HISTORY_KINDS,
+    NAMING_KINDS,
     Batch,
     BatchResult,
     EntryRow,
@@ -41,7 +42,6 @@ KEPT_MAX: Final = 500_000
 BROKEN: Final = frozenset({"failed", "interrupted", "fenced"})  # states of turns
 SETTLED: Final = frozenset({"retried", "purged"})  # what became of dead letters that are none any more
 
-_NAMING: Final = frozenset({"round", "compaction", "intent"})  # rows that may name blobs
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
 
@@ -544,7 +544,7 @@ class MemoryStore:
 
 def _named_in(row: StateRow) -> Iterable[str]:
     """The ids of the blobs that a row names; none if it is no row that may."""
-    if row.kind not in _NAMING or '"b":[' not in row.body:
+    if row.kind not in NAMING_KINDS or '"b":[' not in row.body:
         return ()
     with contextlib.suppress(ValueError, AttributeError):
         return [f"{row.tenant}:{digest}" for digest in json.loads(row.body).get("b", ())]

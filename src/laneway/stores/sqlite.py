@@ -341,6 +341,15 @@ class SqliteHistory:
         file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
         return await _ask(file.queries, file.path, work)
 
+    async def workspaces(self) -> list[str]:
+        """The workspaces that have messages, whatever the tenant."""
+
+        def work(connection: sqlite3.Connection) -> list[str]:
+            return [row[0] for row in connection.execute(statement("all_workspaces"))]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
+
     async def tenants(self, workspace: str) -> list[str]:
         """Tenants that have messages in a workspace, in alphabetical order."""
 

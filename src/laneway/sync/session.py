@@ -159,6 +159,7 @@ class Session(Twin[AsyncSession]):
     runs = awaited(AsyncSession.runs)
     run_snapshot = awaited(AsyncSession.run_snapshot)
     run_events = awaited(AsyncSession.run_events)
+    explain_run = awaited(AsyncSession.explain_run)
     resume_run = awaited(AsyncSession.resume_run)
     run_history = awaited(AsyncSession.run_history)
     replay = awaited(AsyncSession.replay)

@@ -13,10 +13,10 @@ CREATE INDEX blob_uses_of_blob ON blob_uses (blob);
 INSERT OR IGNORE INTO blob_uses (blob, kind, id)
 SELECT states.tenant || ':' || named.value, states.kind, states.id
 FROM states, json_each(CASE WHEN json_valid(states.body) THEN states.body ELSE '{}' END, '$.b') AS named
-WHERE states.kind IN ('round', 'compaction', 'intent') AND typeof(named.value) = 'text';
+WHERE states.kind IN ('round', 'record', 'compaction', 'intent') AND typeof(named.value) = 'text';
 
 CREATE TRIGGER blob_uses_added AFTER INSERT ON states
-WHEN new.kind IN ('round', 'compaction', 'intent') AND instr(new.body, '"b":[') > 0
+WHEN new.kind IN ('round', 'record', 'compaction', 'intent') AND instr(new.body, '"b":[') > 0
 BEGIN
     INSERT OR IGNORE INTO blob_uses (blob, kind, id)
     SELECT new.tenant || ':' || named.value, new.kind, new.id
@@ -25,7 +25,7 @@ BEGIN
 END;
 
 CREATE TRIGGER blob_uses_changed AFTER UPDATE OF body ON states
-WHEN new.kind IN ('round', 'compaction', 'intent') AND instr(new.body, '"b":[') > 0
+WHEN new.kind IN ('round', 'record', 'compaction', 'intent') AND instr(new.body, '"b":[') > 0
 BEGIN
     INSERT OR IGNORE INTO blob_uses (blob, kind, id)
     SELECT new.tenant || ':' || named.value, new.kind, new.id

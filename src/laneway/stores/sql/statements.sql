@@ -370,6 +370,20 @@ WITH RECURSIVE keys (workspace) AS (
 )
 SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
 
+-- name: all_workspaces
+-- The workspaces that have messages, from one to the next by seeking.
+WITH RECURSIVE keys (workspace) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(messages.workspace) FROM messages INDEXED BY messages_by_session
+        WHERE messages.workspace > keys.workspace
+    )
+    FROM keys
+    WHERE keys.workspace IS NOT NULL
+)
+SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
+
 -- name: tenants
 -- The tenants that have messages in a workspace, from one to the next by seeking.
 WITH RECURSIVE keys (tenant) AS (
