@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bench import agents, durable, externals, gateway, measures, workers
+from bench import agents, durable, externals, gateway, long_sessions, measures, workers
 from bench.agent_workloads import AGENT_WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.external_workloads import EXTERNAL_WORKLOADS
 from bench.gateway_workloads import GATEWAY_WORKLOADS
+from bench.long_sessions import LONG_WORKLOADS
 from bench.measures import Measure
 from bench.workers_workloads import WORKERS_WORKLOADS
 from bench.workloads import LANES_WORKLOADS, Workload
@@ -22,6 +23,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         *LANES_WORKLOADS,
         *DURABLE_WORKLOADS,
         *AGENT_WORKLOADS,
+        *LONG_WORKLOADS,
         *EXTERNAL_WORKLOADS,
         *GATEWAY_WORKLOADS,
         *WORKERS_WORKLOADS,
@@ -31,6 +33,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     **measures.MEASURES,
     **durable.MEASURES,
     **agents.MEASURES,
+    **long_sessions.MEASURES,
     **externals.MEASURES,
     **gateway.MEASURES,
     **workers.MEASURES,
