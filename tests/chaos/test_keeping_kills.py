@@ -119,5 +119,5 @@ def _check_exported(folder: Path, *, is_done: bool) -> None:
     if is_done or (lines and lines[-1].startswith(b'{"rows"') and lines[-1].endswith(b"\n")):
         assert check_archive(lines).rows == RUNS * 6
     else:
-        with pytest.raises(ArchiveError, match="cut off|empty|no lines"):
+        with pytest.raises(ArchiveError, match=r"cut off|empty|no lines"):
             check_archive(lines)

@@ -120,36 +120,47 @@ async def boundary(store: Store, owner: Owner, limits: HistoryLimits, *, now_ms:
         needed.append(heard)
     for seq in needed:
         wanted = min(wanted, runs.beginning_of(seq) - 1)
-    return min(wanted, runs.before_cut(wanted))
+    return runs.before_cut(wanted)
 
 
 class _Runs:
-    """Where each run of a session begins: at the oldest message that it is over."""
+    """From where to where each run of a session goes: from the oldest message that it is over to its last row."""
 
     def __init__(self) -> None:
-        self.first: dict[int, int] = {}  # by the number of the run's own row
+        self.spans: dict[int, list[int]] = {}  # by the number of the run's own row
 
     @classmethod
     async def read(cls, history: History, owner: Owner) -> _Runs:
         runs = cls()
         numbers = {row.id: row.seq async for row in _states(history, owner, "turn")}
-        runs.first = {seq: seq for seq in numbers.values()}
+        runs.spans = {seq: [seq, seq] for seq in numbers.values()}
         async for message in _messages(history, owner):
-            seq = numbers.get(message.turn_id)
-            if seq is not None:
-                runs.first[seq] = min(runs.first[seq], message.seq)
+            runs._note(numbers.get(message.turn_id), message.seq)
+        async for event in _events(history, owner):
+            runs._note(numbers.get(event.turn_id), event.seq)
+        async for row in _states(history, owner, "round"):
+            runs._note(numbers.get(row.id.rpartition("/")[0]), row.seq)
         return runs
+
+    def _note(self, run: int | None, seq: int) -> None:
+        if run is not None:
+            span = self.spans[run]
+            span[:] = min(span[0], seq), max(span[1], seq)
 
     def beginning_of(self, seq: int) -> int:
         """Where the run begins that a row with this number belongs to, or may belong to."""
-        before = [number for number in self.first if number <= seq]
-        return min(seq, self.first[max(before)]) if before else seq
+        before = [number for number in self.spans if number <= seq]
+        return min(seq, self.spans[max(before)][0]) if before else seq
 
     def before_cut(self, until: int) -> int:
-        """No higher than this, so that no run is cut: the rows of a run lie between its beginning and the next run."""
-        newest = max(self.first, default=0)  # it may still write: it stays
-        kept = [first for seq, first in self.first.items() if seq > until or seq == newest]
-        return min([until, *(first - 1 for first in kept)])
+        """No higher than this, so that no run is cut. The newest one may still write: it stays."""
+        newest = max(self.spans, default=None)
+        if newest is not None:
+            until = min(until, self.spans[newest][0] - 1)
+        for first, last in sorted(self.spans.values(), key=lambda span: -span[1]):
+            if last > until:
+                until = min(until, first - 1)
+        return until
 
 
 async def _needed(store: Store, owner: Owner) -> list[MessageRow | StateRow]:
