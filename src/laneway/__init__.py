@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         DuplicateJobError,
         FencedError,
         GiveUp,
+        HistoryError,
         InternalError,
         InterruptSignalError,
         InvalidJobError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         PromptTooLongError,
         RateLimitedError,
         RealModelForbiddenError,
+        ReplayDivergedError,
         RetryLater,
         RunCancelledError,
         RunFailedError,
@@ -277,6 +279,7 @@ __all__ = (
     "HistogramStats",
     "History",
     "HistoryEntry",
+    "HistoryError",
     "Hook",
     "HostEnv",
     "HttpTransport",
@@ -343,6 +346,7 @@ __all__ = (
     "RateLimitedError",
     "RealModelForbiddenError",
     "Receipt",
+    "ReplayDivergedError",
     "ResultStatus",
     "Results",
     "RetryLater",
@@ -420,12 +424,12 @@ _HOMES = {
         "errors": (
             "ApprovalExpiredError ArchiveError BudgetExhaustedError ClosedError ConfigError ConflictError DeniedError "
             "DrainingError "
-            "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
+            "DuplicateJobError FencedError GiveUp HistoryError InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
             "JobTimeoutError LaneCycleError LaneFullError LanewayError LeaseLostError MailboxFullError "
             "MessageStateError ModelError ModelLimitedError ModelUnavailableError NotAuthenticatedError "
             "NotFoundError OverloadedError PermissionDeniedError PromptTooLongError RateLimitedError "
-            "RealModelForbiddenError "
+            "RealModelForbiddenError ReplayDivergedError "
             "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
             "StoreVersionError ToolArgumentsError ToolFailedError TransportUnavailableError UnavailableError "
             "UnknownHandlerError UnknownJobError UnknownLaneError UnknownMessageError UnknownRunError "
@@ -467,7 +471,7 @@ _HOMES = {
 }
 """Where each public name is at home."""
 
-_PARTS = frozenset({"agent_events", "errors", "events", "models", "stores", "tools", "transports"})
+_PARTS = frozenset({"agent_events", "errors", "events", "models", "replay", "stores", "tools", "transports"})
 """Modules that are there without being imported by name."""
 
 
