@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from laneway.agent.book import Book
 from laneway.agent.recording import RECORD, unpacked
 from laneway.dialogue import ToolCall, Utterance
-from laneway.errors import ConflictError, StoreCorruptError, UnknownRunError
+from laneway.errors import StoreCorruptError, UnknownRunError
 from laneway.kernel.checkpoints import BLOB, COMPACTION, ROUND, blobs_of, decode, decode_compaction, round_id
 from laneway.kernel.histories import LoggedMachine, Op, RunHistory, Said, from_utterance
 from laneway.kernel.rounds import Round, RoundState
@@ -115,8 +115,8 @@ class _Reader:
     async def _based(self, step: Op) -> Op:
         """What was said before the run, in full; `changed` if the store tells it otherwise by now."""
         said: list[Utterance] = []
-        if step["summary"]:
-            said.append(await self._summary(step["summary"]))
+        if step["summary"] and (summary := await self._summary(step["summary"])) is not None:
+            said.append(summary)
         left_out = set(step["not"])
         for one in await self._rounds(step["c"], step["after"], step["upto"]):
             if one.run_id != step["without"] and round_id(one) not in left_out:
@@ -125,10 +125,10 @@ class _Reader:
         told = {"op": "base", "said": [from_utterance(each) for each in said], "digest": now}
         return told if now == step["digest"] else {**told, "digest": step["digest"], "changed": True}
 
-    async def _summary(self, seq: int) -> Utterance:
+    async def _summary(self, seq: int) -> Utterance | None:
         rows = await self._history.states(self._owner, COMPACTION, after_seq=seq - 1, limit=1)
         if not rows or rows[0].seq != seq:
-            raise ConflictError("a summary that the run began with is not in the store any more", hint="it was pruned")
+            return None  # it was pruned
         blobs = await self._book._load_blobs(self._history, rows)  # noqa: SLF001 - it is ours, and only reads
         return decode_compaction(rows[0], blobs.get).summary
 

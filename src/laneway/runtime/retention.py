@@ -138,8 +138,9 @@ class _Runs:
             runs._note(numbers.get(message.turn_id), message.seq)
         async for event in _events(history, owner):
             runs._note(numbers.get(event.turn_id), event.seq)
-        async for row in _states(history, owner, "round"):
-            runs._note(numbers.get(row.id.rpartition("/")[0]), row.seq)
+        for kind in ("round", "record"):
+            async for row in _states(history, owner, kind):
+                runs._note(numbers.get(row.id.rpartition("/")[0]), row.seq)
         return runs
 
     def _note(self, run: int | None, seq: int) -> None:
