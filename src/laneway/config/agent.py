@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from laneway.options import (
     RetryPolicyConfig,
     SessionOptions,
     SessionQueueConfig,
+    SessionRetentionLimits,
 )
 from laneway.policies import ConfirmationPolicy, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
@@ -63,6 +64,7 @@ class AgentSettings:
     messages: QueueOptions = field(default_factory=QueueOptions)
     permissions: PermissionPolicy | None = None
     confirmation: ConfirmationPolicy | None = None
+    retention_limits: SessionRetentionLimits | None = None
     max_tool_rounds: int | None = None
     max_calls_per_answer: int | None = None
     max_execution_time_ms: int | None = None
@@ -107,6 +109,7 @@ class AgentSettings:
             queue_config=None if self.queue is None else self.queue.copy(),
             permission_policy=self.permissions,
             confirmation_policy=self.confirmation,
+            retention_limits=self.retention_limits,
             skill_dirs=self.skill_dirs or None,
             agent_dirs=self.agent_dirs or None,
             background_tools=self.background_tools or None,
@@ -148,6 +151,8 @@ def agent_settings(effective: Effective) -> AgentSettings:
     given["messages"] = _messages(effective)
     given["permissions"] = _policy(effective, "permissions", PermissionPolicy)
     given["confirmation"] = _policy(effective, "confirmation", ConfirmationPolicy)
+    kept = _kept(settings.retention_limits)
+    given["retention_limits"] = replace(SessionRetentionLimits.usual(), **kept) if kept else None
     given["mcp_servers"] = {name: McpServerConfig(**_kept(each)) for name, each in settings.mcp_servers.items()}
     given["budgets"] = tuple(budget_of(name, _kept(each)) for name, each in settings.budgets.items())
     return AgentSettings(**given, settings=settings)

@@ -36,6 +36,7 @@ from laneway.config.agent_blocks import (
     PermissionsBlock,
     ProviderBlock,
     RateBlock,
+    RetentionLimitsBlock,
     RetryBlock,
 )
 from laneway.config.agent_kinds import ModelName
@@ -426,6 +427,9 @@ class Settings:
     confirmation: Annotated[ConfirmationBlock, Sub(says="Who is asked about calls that somebody has to approve.")] = (
         field(default_factory=ConfirmationBlock)
     )
+    retention_limits: Annotated[
+        RetentionLimitsBlock, Sub(says="How much a session keeps in memory of what is over.")
+    ] = field(default_factory=RetentionLimitsBlock)
     mcp_servers: Annotated[Mapping[str, McpBlock], Sub(says="Servers of tools that speak MCP.", names="server")] = (
         field(default_factory=dict)
     )

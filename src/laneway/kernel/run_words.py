@@ -84,7 +84,7 @@ def _call(one: Round, call: ToolCall) -> str:
     if result is not None and result.exit_code:
         end += f" with exit code {result.exit_code}"
     if result is not None and result.status in (ResultStatus.ERROR, ResultStatus.DENIED):
-        end += f": {_short(result.text, ARGUMENT_MAX)}"
+        end += f": {_short(result.output, ARGUMENT_MAX)}"
     return f"  {call.name}({_arguments(call)}){_times(one.times.get(call.id))}: {end}."
 
 
