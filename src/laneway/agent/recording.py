@@ -29,6 +29,8 @@ __all__ = ("RECORD", "RECORD_VERSION", "Recording", "packed", "unpacked")
 RECORD: Final = "record"
 RECORD_VERSION: Final = 1
 TEXT: Final = "$"  # a key that stands for a text elsewhere
+LEFT_OUT: Final = frozenset({"tool_output", "duration_ms"})
+"""Of events: what is in a result already, and what no clock but the machine's own can say."""
 
 
 class Recording:
@@ -137,7 +139,7 @@ class Recording:
     def told(self, event: AgentEvent) -> None:
         """Whoever watches was told something."""
         if self.is_on and not event.ephemeral and not self._is_over:
-            data = {name: value for name, value in event.data.items() if name != "tool_output"}  # it is in the result
+            data = {name: value for name, value in event.data.items() if name not in LEFT_OUT}
             self._log({"op": "event", "type": event.event_type, "data": data, "t": self._run.wall()})
 
     # ---- what is decided ----

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 
 from laneway import replay
-from laneway.agent import AsyncSession
+from laneway.agent import AsyncAgent, AsyncSession
 from laneway.agent.forking import forked_from
 from laneway.errors import HistoryError, ModelUnavailableError, ReplayDivergedError, UnknownRunError, UsageError
 from laneway.models import ScriptedModel, fail, say
 from laneway.replay import RunHistory
-from laneway.stores.memory import MemoryStore
-from tests.agent_stage import Bench, opened, use
+from laneway.stores.memory import MemoryDisk, MemoryStore
+from laneway.system import FixedClock, HostEnv, SequentialIdGenerator
+from tests.agent_stage import ALLOW, Bench, opened, use
 from tests.stage import simulated
 
 
@@ -280,3 +282,35 @@ def test_steps_that_nobody_wrote_are_refused(text: str, step: dict[str, Any]) ->
     history = replay.loads(text)
     with pytest.raises((HistoryError, ReplayDivergedError)):
         replay.run(history.with_steps([history.steps[0], step]))
+
+
+# ---- the same host ----
+
+
+async def test_with_the_same_host_two_runs_write_the_same_file() -> None:
+    def host() -> HostEnv:
+        clock, ids = FixedClock(1_700_000_000_000), SequentialIdGenerator()
+        return HostEnv(clock=clock, ids=ids, random=random.Random(1))
+
+    async def told() -> str:
+        script = [use("look", "a"), use("act", "c"), [say("done")]]
+        options: dict[str, Any] = {"record": True, "permission_policy": ALLOW, "session_store": MemoryStore()}
+        model = ScriptedModel(script)
+        async with AsyncAgent(model, tools=Bench().tools, builtin_tools=False, host=host(), **options) as agent:
+            return replay.dump(await history_of(agent.session(".", session_id="s")))
+
+    assert await told() == await told()
+
+
+@simulated
+async def test_a_record_grows_as_the_conversation_does() -> None:
+    disk = MemoryDisk()
+    bench = Bench()
+    script = [answer for at in range(40) for answer in (use("act", f"c{at}"), [say(f"answer {at}")])]
+    async with recorded(script, bench, session_store=MemoryStore(disk)) as session:
+        sizes = []
+        for _ in range(40):
+            await session.send("go on")
+            sizes.append(sum(len(row.body) for row in disk.states.values() if row.kind == "record"))
+    first, last = sizes[9], sizes[39]
+    assert last / first < 4.5  # four times as many turns
