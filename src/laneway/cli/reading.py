@@ -97,8 +97,8 @@ class StoreReader:
         if path.strip("/").startswith("runs/"):
             from laneway.cli.stored_runs import stored_history  # only who wants one needs it
 
-            row = self._turn(unquote(path.strip("/").split("/")[1]))
-            yield from stored_history(self._rows, row).splitlines()
+            turn = self._turn(unquote(path.strip("/").split("/")[1]))
+            yield from stored_history(self._rows, turn).splitlines()
             return
         owner = self._owner(unquote(path.strip("/").split("/")[1]))
         after = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from laneway.agent.forking import FORK, check_step, fork_into, past_of
 from laneway.agent.replays import SessionCode, history_of
@@ -24,13 +24,19 @@ __all__ = ("router",)
 router = router_of("runs")
 
 KEY_MAX = 200
-LINES = {200: {"content": {"application/x-ndjson": {}}, "description": "The history, one JSON value in a line."}}
+LINES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/x-ndjson": {}}, "description": "The history, one JSON value in a line."}
+}
 
 
-class ForkRequest(View):
+class ForkRequest(BaseModel):
     """From where a run is to go on, and with what."""
 
-    step: Annotated[int | None, Field(ge=1, description="Everything before it is kept; none: after the last.")] = None
+    model_config = ConfigDict(extra="forbid")
+
+    step: Annotated[
+        int | None, Field(ge=1, strict=True, description="Everything before it is kept; none: after the last.")
+    ] = None
     prompt: Annotated[str, Field(max_length=1_000_000, description="What it is told then.")] = ""
     session_key: Annotated[str | None, Field(min_length=1, max_length=KEY_MAX)] = None
 
