@@ -1,10 +1,11 @@
 -- Which rows name which blob, so that a blob can go with the last of them. The rows themselves say so, in `b`; triggers
 -- keep the table, whoever writes. A row that is written again may have become longer: what it named before stays noted.
 
+-- The columns stand in the order of the key: the quick check of SQLite 3.40 calls a table without row ids damaged else.
 CREATE TABLE blob_uses (
-    blob TEXT NOT NULL,
     kind TEXT NOT NULL,
     id TEXT NOT NULL,
+    blob TEXT NOT NULL,
     PRIMARY KEY (kind, id, blob)
 ) STRICT, WITHOUT ROWID;
 
