@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from laneway.dialogue import Answer, ResultStatus, ToolCall, ToolResult, Usage
-from laneway.errors import ModelError, RunFailedError, UnknownRunError
+from laneway.errors import ModelError, UnknownRunError
 from laneway.kernel.rounds import CallTimes, Round, RoundWait
 from laneway.kernel.run_words import tell_run
 from laneway.models import ScriptedModel, fail, say
@@ -35,7 +35,7 @@ async def test_a_run_is_told_from_its_prompt_to_its_end() -> None:
 async def test_a_run_that_failed_says_why() -> None:
     async with agent_of(ScriptedModel([[fail(ModelError("the key is wrong", model="m"))]])) as agent:
         session = session_of(agent)
-        with pytest.raises(RunFailedError):
+        with pytest.raises(ModelError):
             await session.send("hello")
         (run,) = await session.runs()
         assert (await session.explain_run(run.run_id)).splitlines()[-1].startswith("It failed: ")
