@@ -17,6 +17,7 @@ from laneway.dialogue import Answer, ModelRequest, Usage
 from laneway.errors import BudgetExhaustedError, ConfigError, ModelLimitedError, PromptTooLongError
 from laneway.kernel.budgets import Count, Grant, Overrun, Refusal, Wish
 from laneway.models.prices import price_of
+from laneway.runtime.budget_windows import moment_text
 from laneway.runtime.errands import WAIT_LANE
 from laneway.spending import DOLLAR, Amount, Budget, OnExhausted, Price, Spender, Unpriced
 
@@ -165,7 +166,8 @@ class Budgeting:
         until = refusal.where.period.until_ms
         assert until is not None  # a budget without a window does not park
         delay = max(1, min(LOOK_MS, until - run.wall()))
-        reason = f"budget {refusal.where.key.budget!r} is used up"
+        budget = refusal.where.budget
+        reason = f"budget {budget.name!r} is used up until {moment_text(until, budget.timezone)}"
         opened = functools.partial(host.budgets.opened, refusal, delay)
         with run.waiting("budget", reason):
             if run.parked_until != until:
@@ -178,30 +180,22 @@ class Budgeting:
         await self._run.hooks.threshold_hit(event)
 
 
-def check_budgets(session: AsyncSession) -> None:
-    """Refuse budgets in money for a model whose price nobody knows."""
-    budgets = session.settings.budgets
-    priced = _wanting_price(budgets)
-    if priced is not None and price_of(session.model) is None:
-        raise _no_price(session.model, priced)
+def check_budgets(budgets: Iterable[Budget], model: Model, model_of: Callable[[str], Model]) -> None:
+    """Refuse budgets in money for a model whose price nobody knows, and cheaper models that there are not."""
     for each in budgets:
-        if each.cheaper is not None:
-            model = session._agent._model(each.cheaper)  # noqa: SLF001 - the agent keeps them, and lets go of them
-            if _wanting_price((each,)) is not None and price_of(model) is None:
-                raise _no_price(model, each)
+        models = [model] if each.cheaper is None else [model, model_of(each.cheaper)]
+        for one in models:
+            if _wanting_price((each,)) is not None and price_of(one) is None:
+                raise ConfigError(
+                    f"what model {one.name!r} costs is not known, and budget {each.name!r} counts money",
+                    setting=f"budgets.{each.name}",
+                    value=one.name,
+                    hint=PRICE_HINT,
+                )
 
 
 def _wanting_price(rules: Iterable[Budget]) -> Budget | None:
     return next((each for each in rules if each.money is not None and each.unpriced is Unpriced.DENY), None)
-
-
-def _no_price(model: Model, budget: Budget) -> ConfigError:
-    return ConfigError(
-        f"what model {model.name!r} costs is not known, and budget {budget.name!r} counts money",
-        setting=f"budgets.{budget.name}",
-        value=model.name,
-        hint=PRICE_HINT,
-    )
 
 
 def estimated_tokens(request: ModelRequest) -> int:
@@ -223,7 +217,7 @@ def _used(usage: Usage, price: Price) -> Amount:
 
 def _event(overrun: Overrun) -> BudgetThresholdHitEvent:
     consumed, limit = _nearest(overrun.where)
-    name = overrun.where.key.budget
+    name = overrun.where.budget.name
     share = f"{overrun.where.share:.0%}"
     return BudgetThresholdHitEvent(
         resource=name,

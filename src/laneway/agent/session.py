@@ -122,7 +122,7 @@ class AsyncSession(
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)
         self.guard_post = GuardPost(self)
-        check_budgets(self)
+        check_budgets(settings.budgets, model, agent._model)  # noqa: SLF001 - its own agent
         self.externals = Externals(self)
         self.background_calls = Background(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
 from laneway.errors import (
@@ -30,6 +30,10 @@ from laneway.stores import open_store
 from laneway.stores.sqlite import BUSY_MS, SqliteStore
 from laneway.stores.sqlite_reading import SqliteReading
 from laneway.system import SystemClock
+
+if TYPE_CHECKING:
+    from laneway.kernel.budgets import Count
+    from laneway.spending import Budget
 
 __all__ = ("StoreReader",)
 
@@ -310,6 +314,32 @@ class StoreReader:
             items.append({**facts, **body, **done})
         return _page(sorted(items, key=lambda each: (each["next_ms"], each["schedule_id"])))
 
+    def budgets(self) -> dict[str, Any]:
+        """The budgets that something was counted for; what was set aside for calls counts as spent."""
+        from laneway.gateway.budget_facts import budget_facts, concerns
+        from laneway.runtime.budget_desk import COUNT, RULE, read_count, read_rule
+
+        rules: dict[str, Budget] = {}
+        counts: dict[str, list[Count]] = {}
+        for row in self._live(COUNT):
+            count = read_count(row)
+            if count.period.until_ms is None or count.period.until_ms > self._clock.wall_ms():
+                counts.setdefault(count.key.budget, []).append(count)
+                rules.setdefault(count.key.budget, count.budget)
+        said = [read_rule(row) for row in self._rows.live(self.workspace).states if row.kind == RULE]
+        for key, rule in said:
+            if rule is None:
+                rules.pop(key, None)
+            elif concerns(rule, self._tenant):
+                rules[key] = rule
+        known = {key for key, _ in said}
+        return _page(
+            budget_facts(
+                rule, counts.get(key, ()), workspace=self.workspace, origin="set" if key in known else "config"
+            )
+            for key, rule in rules.items()
+        )
+
     def tasks(self, *, limit: int = 200, after: str = "", workspace: str = "", **asked: str) -> dict[str, Any]:
         """External tasks: those that have not ended, or those of one state. A store is read for one `workspace`."""
         assert workspace in ("", "*"), workspace
@@ -396,6 +426,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "runs/*/explain": StoreReader.run_story,
     "approvals": StoreReader.approvals,
     "schedules": StoreReader.schedules,
+    "budgets": StoreReader.budgets,
     "tasks": StoreReader.tasks,
     "tasks/*": StoreReader.task,
     "dead-letters": StoreReader.dead_letters,

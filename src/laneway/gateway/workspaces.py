@@ -14,9 +14,10 @@ import os
 from collections import Counter, OrderedDict
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from laneway.agent.agent import AsyncAgent
+from laneway.agent.budgeting import check_budgets
 from laneway.agent.files import arguments_of
 from laneway.agent.host import Host
 from laneway.agent.subagents import root_of
@@ -30,7 +31,7 @@ from laneway.rows import Owner
 from laneway.runtime.erasing import delete_session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from laneway.agent.session import AsyncSession
     from laneway.agent_events import AgentEvent
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from laneway.ports import Store
     from laneway.records import LaneConfig
     from laneway.runtime.task_hall import TaskHall
+    from laneway.spending import Budget
     from laneway.system import HostEnv
 
 __all__ = ("Workspace", "fair")
@@ -116,15 +118,24 @@ class Workspace:
         engine.listen(self.recency.on_mail_event)
         engine.on_unattended = self._wake
         engine.compact = self._compact
+        budgets = cast("tuple[Budget, ...]", self.agent.options.budgets or ())  # the options have made them so
+        self.check_budgets(budgets)
         self.host.guests.add(self)
         try:
             await self.host.open()
         except BaseException:
             self.host.guests.discard(self)
             raise
+        self.host.budgets.adopt(budgets)
         for owner in list(engine.kernel.boxes):
             if self._is_owed(owner):
                 self._wake(owner)
+
+    def check_budgets(self, budgets: Iterable[Budget]) -> None:
+        """Refuse budgets in money for a model whose price nobody knows."""
+        agent = self.agent
+        for each in budgets:
+            check_budgets((each,), agent._model(agent.options.model), agent._model)  # noqa: SLF001 - its own agent
 
     def _is_owed(self, owner: Owner) -> bool:
         """Whether a session has a call in the background whose end nobody can tell but the session itself."""

@@ -79,14 +79,14 @@ class Count:
         return taken.tokens <= self.granted.tokens and taken.nanos <= self.granted.nanos
 
     def cover(self) -> None:
-        """Set aside what is taken and a little more, as far as the limit goes."""
+        """Set aside what is taken and a little more, as far as the limit goes; never less than before."""
         tokens, nanos = self.budget.limit
         taken = self.spent.plus(self.reserved)
         ahead = Amount((tokens or 0) // GRANT_SHARE, (nanos or 0) // GRANT_SHARE)
         wanted = taken.plus(ahead)
         self.granted = Amount(
-            max(taken.tokens, wanted.tokens if tokens is None else min(tokens, wanted.tokens)),
-            max(taken.nanos, wanted.nanos if nanos is None else min(nanos, wanted.nanos)),
+            max(self.granted.tokens, taken.tokens, wanted.tokens if tokens is None else min(tokens, wanted.tokens)),
+            max(self.granted.nanos, taken.nanos, wanted.nanos if nanos is None else min(nanos, wanted.nanos)),
         )
 
 

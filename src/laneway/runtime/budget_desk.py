@@ -27,7 +27,7 @@ from laneway.spending import Amount, Budget, BudgetScope, Period, Spender
 if TYPE_CHECKING:
     from laneway.runtime.mail_engine import MailEngine
 
-__all__ = ("BudgetDesk",)
+__all__ = ("COUNT", "RULE", "BudgetDesk", "read_count", "read_rule")
 
 _log = logging.getLogger("laneway")
 
@@ -40,7 +40,7 @@ VERSION = 1
 class _Row:
     """A count with its row."""
 
-    __slots__ = ("count", "live", "owner", "seq", "stored")
+    __slots__ = ("count", "live", "owner", "resets", "seq", "stored")
 
     def __init__(self, count: Count, owner: Owner, seq: int) -> None:
         self.count = count
@@ -48,6 +48,7 @@ class _Row:
         self.seq = seq
         self.stored = Amount()  # what the disk knows
         self.live = 1
+        self.resets = 0
 
     @property
     def is_covered(self) -> bool:
@@ -173,9 +174,7 @@ class BudgetDesk:
             self._rows[count.key].stored = count.granted
 
     def _load_rule(self, row: StateRow) -> None:
-        body: dict[str, Any] = json.loads(row.body)
-        key, given = body["name"], body["rule"]
-        budget = None if given is None else Budget(**given)
+        key, budget = read_rule(row)
         self._rules[key] = _Rule(key, budget, Owner(row.tenant, row.workspace, row.session), row.seq)
         if budget is not None:
             self.budgets.set_rule(budget)
@@ -183,13 +182,9 @@ class BudgetDesk:
             self.budgets.drop_rule(key)
 
     def _load_count(self, row: StateRow) -> Count:
-        body: dict[str, Any] = json.loads(row.body)
-        key = CountKey(*body["key"])
-        owner = Owner(row.tenant, row.workspace, row.session)
-        count = Count(key, self.budgets.rules[key.budget], Period(key.from_ms, body["until_ms"]), warned=body["warned"])
-        for name in ("spent", "granted", "lost", "overrun"):
-            setattr(count, name, Amount(*body[name]))
-        self._rows[key] = _Row(count, owner, row.seq)
+        count = read_count(row)
+        count.budget = self.budgets.rules[count.key.budget]
+        self._rows[count.key] = _Row(count, Owner(row.tenant, row.workspace, row.session), row.seq)
         return count
 
     async def close(self) -> None:
@@ -231,9 +226,13 @@ class BudgetDesk:
     async def reserve(self, who: Spender, wish: Wish) -> Grant | Refusal:
         """Reserve for one call, on disk; waits while calls in flight may give enough back."""
         found = self._try(who, wish)
-        while isinstance(found, Refusal) and found.waits:
-            await self._room(who)
-            found = self._try(who, wish, waited=True)
+        if isinstance(found, Refusal) and found.waits:
+            try:
+                while isinstance(found, Refusal) and found.waits:
+                    await self._room(who)
+                    found = self._try(who, wish, waited=True)
+            finally:
+                self._wake()  # whoever came later may have waited for this one only
         if isinstance(found, Grant):
             try:
                 await self._cover(who, found)
@@ -268,24 +267,21 @@ class BudgetDesk:
             await waiter.room
         finally:
             self._waiting.remove(waiter)
-            if not waiter.room.done() or waiter.room.cancelled():
-                self._wake()  # whoever came later may have waited for this one only
 
     async def _cover(self, who: Spender, grant: Grant) -> None:
         """See that the disk knows of a grant before it is used."""
-        short = [row for count in grant.counts if not (row := self._row(who, count)).is_covered]
-        if not short:
-            return
-        if self._journal is None:
-            raise ClosedError(opened=False, what="desk of budgets")
-        for row in short:
-            if not row.count.is_covered:
-                row.count.cover()
-            self._journal.touch(row.owner, row)
-        sums = [(row, row.count.granted) for row in short]
-        await self._journal.committed(short[0].owner)  # all are of one tenant
-        for row, granted in sums:
-            row.stored = Amount(max(row.stored.tokens, granted.tokens), max(row.stored.nanos, granted.nanos))
+        while short := [row for count in grant.counts if not (row := self._row(who, count)).is_covered]:
+            if self._journal is None:
+                raise ClosedError(opened=False, what="desk of budgets")
+            for row in short:
+                if not row.count.is_covered:
+                    row.count.cover()
+                self._journal.touch(row.owner, row)
+            sums = [(row, row.count.granted, row.resets) for row in short]
+            await self._journal.committed(short[0].owner)  # all are of one tenant
+            for row, granted, resets in sums:
+                if row.resets == resets:  # else it may be less by now that is on disk
+                    row.stored = Amount(max(row.stored.tokens, granted.tokens), max(row.stored.nanos, granted.nanos))
 
     def _row(self, who: Spender, count: Count) -> _Row:
         row = self._rows.get(count.key)
@@ -323,6 +319,11 @@ class BudgetDesk:
             _set(waiter.room)
 
     # ---- waiting for a window ----
+
+    @property
+    def parked(self) -> int:
+        """How many runs wait for a window to open."""
+        return len(self._parked)
 
     async def opened(self, refusal: Refusal, delay_ms: int) -> None:
         """Wait until the window of a count may be open: its time is up, or somebody has changed a budget."""
@@ -395,6 +396,7 @@ class BudgetDesk:
             count.spent = count.lost = count.overrun = Amount()
             count.warned = False
             count.granted = row.stored = count.reserved
+            row.resets += 1
             if self._journal is not None:
                 self._journal.touch(row.owner, row)
                 owners[row.owner] = None
@@ -452,6 +454,22 @@ class BudgetDesk:
     def _forget(self, key: StateKey, owner: Owner) -> None:
         if self._journal is not None and not self._closed:
             self._journal.forget(owner, key)
+
+
+def read_rule(row: StateRow) -> tuple[str, Budget | None]:
+    """The key of a budget that somebody has set, and the budget; None: taken away."""
+    body: dict[str, Any] = json.loads(row.body)
+    return body["name"], None if body["rule"] is None else Budget(**body["rule"])
+
+
+def read_count(row: StateRow) -> Count:
+    """What a row says of a count."""
+    body: dict[str, Any] = json.loads(row.body)
+    key = CountKey(*body["key"])
+    count = Count(key, Budget(**body["rule"]), Period(key.from_ms, body["until_ms"]), warned=body["warned"])
+    for name in ("spent", "granted", "lost", "overrun"):
+        setattr(count, name, Amount(*body[name]))
+    return count
 
 
 def _counted_by(row: StateRow) -> tuple[str, ...]:

@@ -7,7 +7,12 @@ from zoneinfo import ZoneInfo
 
 from laneway.spending import Budget, BudgetWindow, Period
 
-__all__ = ("Calendar", "period_of")
+__all__ = ("Calendar", "moment_text", "period_of")
+
+
+def moment_text(wall_ms: int, timezone: str) -> str:
+    """A moment for people, in the timezone of a budget."""
+    return f"{datetime.fromtimestamp(wall_ms / 1000, ZoneInfo(timezone)):%Y-%m-%d %H:%M} {timezone}"
 
 
 def period_of(window: BudgetWindow, timezone: str, wall_ms: int) -> Period:

@@ -10,6 +10,7 @@ from laneway.gateway.routes import (
     approvals,
     attention,
     audit,
+    budgets,
     configuration,
     conversations,
     dead_letters,
@@ -66,6 +67,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     approvals.router,
     schedules.router,
     usage.router,
+    budgets.router,
     configuration.router,
     channels.router,
 )

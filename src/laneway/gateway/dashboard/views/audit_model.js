@@ -50,6 +50,9 @@ function scheduleWords(facts) {
 const VERBS = {
   "limit.close": (each) => `closed limit ${each.target}`,
   "limit.open": (each) => `opened limit ${each.target}`,
+  "budget.set": (each) => `set budget ${each.target}${each.facts.shared ? " of all tenants" : ""}`,
+  "budget.clear": (each) => `took budget ${each.target} away`,
+  "budget.reset": (each) => `let budget ${each.target} begin anew`,
   "approval.approve": (each) => `approved ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
   "approval.deny": (each) => `denied ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
   "schedule.add": (each) => `added a schedule for session ${each.target}${quoted(each.facts.text)}`,
