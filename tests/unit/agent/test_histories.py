@@ -293,7 +293,7 @@ async def test_with_the_same_host_two_runs_write_the_same_file() -> None:
         return HostEnv(clock=clock, ids=ids, random=random.Random(1))
 
     async def told() -> str:
-        script = [use("look", "a"), use("act", "c"), [say("done")]]
+        script: list[Any] = [use("look", "a"), use("act", "c"), [say("done")]]
         options: dict[str, Any] = {"record": True, "permission_policy": ALLOW, "session_store": MemoryStore()}
         model = ScriptedModel(script)
         async with AsyncAgent(model, tools=Bench().tools, builtin_tools=False, host=host(), **options) as agent:
