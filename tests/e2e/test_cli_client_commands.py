@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "session import": ("session", "import", __file__),
     "session transcript": ("session", "transcript", GONE),
     "session stop": ("session", "stop", GONE),
+    "session passivate": ("session", "passivate", GONE),
     "task ls": ("task", "ls"),
     "task show": ("task", "show", GONE),
     "task complete": ("task", "complete", GONE, "--result", "x"),

@@ -126,6 +126,7 @@ TABLE: dict[str, Ask] = {
     "GET /v1/sessions/{key}/conversation": OF_SESSION,
     "GET /v1/sessions/{key}/messages": Ask("key", query={"id": "message_id"}),
     "POST /v1/sessions/{key}/stop": OF_SESSION,
+    "POST /v1/sessions/{key}/passivate": OF_SESSION,
     "GET /v1/sessions/{key}/runs": OF_SESSION,
     "GET /v1/runs/{run_id}": OF_RUN,
     "POST /v1/runs/{run_id}/cancel": OF_RUN,

@@ -85,9 +85,12 @@ class Externals:
             if known is not None and known.state is LedgerState.INTENDED and not end.had_started:
                 book.end_entry(known, Change.FAIL, "nobody had begun with it")
 
-    def close(self) -> None:
-        """The session is closed: its tasks stay in the store, and nobody can take them here."""
-        self.desk.dismiss(self._session.owner)
+    def close(self, *, keep: bool = False) -> None:
+        """The session is closed: its tasks stay in the store. With `keep` somebody can take them meanwhile."""
+        if keep:
+            self.desk.step_back(self._session.owner)
+        else:
+            self.desk.dismiss(self._session.owner)
 
     # ---- who makes a call ----
 

@@ -152,9 +152,13 @@ class Host:
             del self.sessions[session.key]
 
     def dismiss(self, session: AsyncSession) -> None:
-        """End the turn of a session, to be begun again when it is opened again; tell whoever waits for its messages."""
+        """End the turn of a session, to be begun again when it is opened again; tell whoever waits for its messages.
+
+        Who waits in a gateway for what a passivated session has not done yet goes on waiting: it will be done.
+        """
         if session.key not in self.sessions and self.is_open:
-            self.inbox.engine.dismiss(session.owner, ClosedError(opened=True, what="session"))
+            error = None if session.stays_known else ClosedError(opened=True, what="session")
+            self.inbox.engine.dismiss(session.owner, error)
 
     async def leave(self, guest: object) -> None:
         """A session (or a gateway) has no more use for the host; the last one closes it."""

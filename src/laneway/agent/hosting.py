@@ -18,13 +18,15 @@ from laneway.host_events import host_event
 from laneway.records import DURATION_MAX_MS, check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from laneway.agent.agent import AsyncAgent
+    from laneway.agent.background import Background
     from laneway.agent.hooks import Hooks
     from laneway.agent.host import Host
     from laneway.agent.loop import Run
     from laneway.agent.session_lanes import SessionLanes
+    from laneway.agent.subagents import Delegates
     from laneway.identity import Identity
     from laneway.ports import Store
 
@@ -43,11 +45,16 @@ class Hosted(ABC):
     hooks: Hooks
     lanes: SessionLanes | None
     identity: Identity
+    delegates: Delegates
+    background_calls: Background
     _agent: AsyncAgent
     _run: Run | None
     _store: Store | None
     _paused: asyncio.Future[None] | None
+    _closed: bool
     _leaving: asyncio.Task[None] | None = None
+    on_leaving: Callable[[asyncio.Task[None]], None] | None = None
+    """Who keeps it hears that it leaves: the task ends when it has left."""
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -94,7 +101,8 @@ class Hosted(ABC):
         """Come to a boundary within the deadline (30 s), be stored whole, and leave memory.
 
         What runs then is cut as by a close, and goes on when the session is opened again: by the next call of any
-        method here, or elsewhere. What waits stays in the store.
+        method here, or elsewhere. What waits stays in the store. In a gateway this object ends with it, and the next
+        message, approval or result of a task has the session opened again.
         """
         checked = host_event(PassivationRequestedEvent(reason=reason, deadline_ms=deadline_ms))
         limit = DEADLINE_MS if deadline_ms is None else deadline_ms
@@ -111,6 +119,8 @@ class Hosted(ABC):
             leaving = self._passivate(checked, limit)
             self._leaving = asyncio.get_running_loop().create_task(leaving, name="laneway-passivation")
             self._leaving.add_done_callback(self._left)
+            if self.on_leaving is not None:
+                self.on_leaving(self._leaving)
         await asyncio.shield(self._leaving)
 
     @property
@@ -118,16 +128,57 @@ class Hosted(ABC):
         """Whether a gateway keeps a store for it."""
         return self._agent.home is not None
 
+    @property
+    def stays_known(self) -> bool:
+        """Whether its tasks can be taken and completed while it is not in memory: somebody will open it then."""
+        root: Any = self
+        while root.parent is not None:
+            root = root.parent
+        return bool(root.is_leaving and root._is_kept)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is on its way out of memory."""
+        return self._leaving is not None
+
     async def _passivate(self, event: AgentEvent, limit_ms: int) -> None:
-        await self._publish(event)
-        self.pause()
-        self.host.unuse(self)  # type: ignore[arg-type]  # it is a session
-        run = self._run
-        if run is not None:
+        try:
+            await self._publish(event)
+            self.pause()
+            self.host.unuse(self)  # type: ignore[arg-type]  # it is a session
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit_ms / 1000):
-                    await run.rested()
-        await self._leave()
+                    await self._at_rest()
+        finally:
+            try:
+                await self._leave()
+            finally:
+                if self._is_kept:
+                    self._closed = True
+                    self._agent.forget(self)  # type: ignore[arg-type]  # it is a session
+
+    async def _at_rest(self) -> None:
+        """Wait until every run below is held between two steps, and no call in the background is on its way here.
+
+        A run that waits for its sub-agents is where it can stop as soon as they are.
+        """
+        while waits := self._unrest():
+            tasks = [asyncio.ensure_future(each) for each in waits]
+            try:
+                await asyncio.wait(tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def _unrest(self) -> list[Awaitable[None]]:
+        self.pause()
+        below = self.delegates.sessions()
+        waits: list[Awaitable[None]] = [asyncio.shield(each) for each in self.background_calls.in_hand()]
+        if not below and self._run is not None and not self._run.is_resting:
+            waits.append(self._run.rested())
+        for child in below:
+            waits += child._unrest()  # noqa: SLF001 - a session of the same family
+        return waits
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving = None

@@ -233,6 +233,11 @@ class Run:
             self.machine.result(result)
         self._cut()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether it is held between two steps, or has ended."""
+        return self._rest.is_set() or self.ended.is_set()
+
     async def rested(self) -> None:
         """Wait until it is held between two steps, or has ended."""
         waits = [asyncio.ensure_future(each.wait()) for each in (self._rest, self.ended)]

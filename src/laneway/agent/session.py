@@ -153,6 +153,7 @@ class AsyncSession(
         self._check_loop()
         if self._leaving is not None:  # it is opened again when it has left
             await asyncio.gather(asyncio.shield(self._leaving), return_exceptions=True)
+            return await self.ready()
         if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
             self._opening = None  # it could not be opened; perhaps it can now
         if self._opening is None:
@@ -290,7 +291,7 @@ class AsyncSession(
             if self.lanes is not None:
                 await self.lanes.close()
             if hasattr(self, "host"):
-                self.externals.close()
+                self.externals.close(keep=self.stays_known)
         finally:
             if hasattr(self, "host"):
                 await self.host.leave(self)

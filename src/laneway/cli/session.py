@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
+from laneway.cli.session_hosting import add_passivate
 from laneway.cli.session_keeping import add_to
 from laneway.cli.tables import ago, clean, console, errors, line, print_json, print_rows, say, table, to_json_line
 from laneway.errors import ConflictError
@@ -26,6 +27,7 @@ SESSIONS_MAX = 10_000
 
 session_app = typer.Typer(help="Sessions: what goes on in them, what was said, how to end one.", no_args_is_help=True)
 add_to(session_app)
+add_passivate(session_app)
 
 SessionArgument = Annotated[str, typer.Argument(help="The session.", autocompletion=complete_session)]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")]

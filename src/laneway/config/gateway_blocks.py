@@ -84,6 +84,14 @@ class GatewayBlock:
         1_000
     )
     sessions_max: Annotated[int, Setting(kind=MANY, says="How many idle sessions are held in memory.")] = 4_096
+    passivate_after_ms: Annotated[
+        int | None,
+        Setting(
+            kind=SOME_MS,
+            says="After how long without work a session leaves memory; its next message brings it back.",
+            unset="never",
+        ),
+    ] = None
     waiting_max: Annotated[
         int, Setting(kind=MANY, says="How many messages may wait in all before new ones are refused.")
     ] = 100_000

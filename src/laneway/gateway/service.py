@@ -84,6 +84,7 @@ class Gateway:
                 hall=self.hall,
                 env=self.env,
                 sessions_max=settings.sessions_max,
+                passivate_after_ms=settings.passivate_after_ms,
                 close_timeout_ms=settings.drain_ms,
                 environ=os.environ if environ is None else environ,
             )

@@ -405,10 +405,10 @@ class MailEngine(Errands):
         """Whether a turn of a session waits for somebody who can run it."""
         return owner in self._unattended
 
-    def dismiss(self, owner: Owner, error: Exception) -> None:
+    def dismiss(self, owner: Owner, error: Exception | None) -> None:
         """Nobody runs the turns of a session any more: its turn is ended, to be begun again when somebody does.
 
-        Whoever waits for one of its messages is told.
+        Whoever waits for one of its messages is told, if there is an error to tell.
         """
         box = self.kernel.boxes.get(owner)
         if box is not None and self.kernel.cancel_turn(box, CLOSING, now=self.now(), wall=self.wall()):
@@ -419,7 +419,7 @@ class MailEngine(Errands):
             self._unattended[owner] = RequestTurn(owner, lane, level)
             job.cancel("nobody runs the turns of this session now")
             self.on_unattended(owner)
-        for message_id, waiters in self._waiters.items():
+        for message_id, waiters in self._waiters.items() if error is not None else ():
             item = self.kernel.items.get(message_id)
             for waiter in waiters if item is not None and item.owner == owner else ():
                 fail(waiter, error)

@@ -66,6 +66,7 @@ const VERBS = {
   "task.fail": (each) => `failed task ${each.target} by hand${ofTool(each)}`,
   "task.release": (each) => `took task ${each.target} back from ${each.facts.worker || "its worker"}${ofTool(each)}`,
   "task.cancel": (each) => `cancelled task ${each.target}${ofTool(each)}`,
+  "session.passivate": (each) => `had session ${each.target} leave memory`,
   "token.create": (each) => `made token ${each.target}`,
   "token.revoke": (each) => `revoked token ${each.target}`,
   "job.cancel": (each) => `cancelled ${each.facts.label || `job ${each.target}`}${each.facts.lane ? ` in lane ${each.facts.lane}` : ""}`,
