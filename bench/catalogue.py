@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bench import agents, durable, externals, gateway, long_sessions, measures, replays, workers
+from bench import agents, durable, externals, gateway, hosting, long_sessions, measures, replays, workers
 from bench.agent_workloads import AGENT_WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.external_workloads import EXTERNAL_WORKLOADS
 from bench.gateway_workloads import GATEWAY_WORKLOADS
+from bench.hosting import HOSTING_WORKLOADS
 from bench.long_sessions import LONG_WORKLOADS
 from bench.measures import Measure
 from bench.replays import REPLAY_WORKLOADS
@@ -29,6 +30,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         *EXTERNAL_WORKLOADS,
         *GATEWAY_WORKLOADS,
         *WORKERS_WORKLOADS,
+        *HOSTING_WORKLOADS,
     )
 }
 MEASURES: Final[Mapping[str, Measure]] = {
@@ -40,4 +42,5 @@ MEASURES: Final[Mapping[str, Measure]] = {
     **externals.MEASURES,
     **gateway.MEASURES,
     **workers.MEASURES,
+    **hosting.MEASURES,
 }

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         Progress,
         TaskState,
     )
+    from laneway.identity import Identity
     from laneway.inbox import (
         Inbox,
     )
@@ -283,6 +284,7 @@ __all__ = (
     "Hook",
     "HostEnv",
     "HttpTransport",
+    "Identity",
     "Inbox",
     "InternalError",
     "InterruptSignalError",
@@ -436,6 +438,7 @@ _HOMES = {
             "UnknownStoreError UnknownTaskError UnstorableError UsageError WaitTimeoutError WrongThreadError"
         ),
         "external": "ExternalTask ExternalTaskResult Lease Progress TaskState",
+        "identity": "Identity",
         "inbox": "Inbox",
         "kernel.ledger": "LedgerEntry LedgerState",
         "lanes": "JobOptions Lanes LaneScope",

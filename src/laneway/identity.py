@@ -7,13 +7,16 @@ what the caller says then counts more than what is stored.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Final
 
 from laneway.errors import ConfigError
 
-__all__ = ("IDENTITY_LABELS", "IDENTITY_MAX", "Identity", "identity_label")
+__all__ = ("AT_WORK", "IDENTITY", "IDENTITY_LABELS", "IDENTITY_MAX", "Identity", "identity_label")
 
+IDENTITY: Final = "identity"
+"""The kind of the row that keeps the labels of a session."""
 IDENTITY_MAX: Final = 400
 """So many characters a label may have."""
 
@@ -59,3 +62,6 @@ class Identity:
 
 
 IDENTITY_LABELS: Final = tuple(each.name for each in fields(Identity))
+
+AT_WORK: ContextVar[Identity | None] = ContextVar("laneway_identity", default=None)
+"""The labels of the session whose run goes on here: every line of the log that is written in it has them."""

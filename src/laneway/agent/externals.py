@@ -116,6 +116,8 @@ class Externals:
             key=asked.key,
             workspace=session.workspace,
             correlation_id=session.identity.correlation_id,
+            principal=session.identity.principal,
+            agent_template_id=session.identity.agent_template_id,
             labels=tuple(sorted({*handler.labels, *asked.tool.spec.labels})),
             sticky=self._sticky(handler.sticky),
             sticky_ms=handler.sticky_ms,

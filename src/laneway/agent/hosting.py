@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from laneway.agent.peers import Peering
 from laneway.agent_events import AgentEvent, PassivationRequestedEvent
 from laneway.errors import UsageError
 from laneway.host_events import host_event
@@ -37,7 +38,7 @@ _log = logging.getLogger("laneway")
 DEADLINE_MS: Final = 30_000
 
 
-class Hosted(ABC):
+class Hosted(Peering):
     """The side of a session that its host sees."""
 
     session_id: str
@@ -131,20 +132,20 @@ class Hosted(ABC):
     @property
     def stays_known(self) -> bool:
         """Whether its tasks can be taken and completed while it is not in memory: somebody will open it then."""
-        root: Any = self
-        while root.parent is not None:
-            root = root.parent
-        return bool(root.is_leaving and root._is_kept)
+        return self.is_leaving and self._is_kept
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is on its way out of memory."""
-        return self._leaving is not None
+        """Whether it is on its way out of memory, or the session that it works for is."""
+        root: Any = self
+        while root.parent is not None:
+            root = root.parent
+        return root._leaving is not None
 
     async def _passivate(self, event: AgentEvent, limit_ms: int) -> None:
         try:
             await self._publish(event)
-            self.pause()
+            self._hold_steps()
             self.host.unuse(self)  # type: ignore[arg-type]  # it is a session
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit_ms / 1000):
@@ -171,7 +172,7 @@ class Hosted(ABC):
                     task.cancel()
 
     def _unrest(self) -> list[Awaitable[None]]:
-        self.pause()
+        self._hold_steps()
         below = self.delegates.sessions()
         waits: list[Awaitable[None]] = [asyncio.shield(each) for each in self.background_calls.in_hand()]
         if not below and self._run is not None and not self._run.is_resting:
@@ -190,9 +191,14 @@ class Hosted(ABC):
     def pause(self) -> None:
         """Start nothing new until `resume`: no call of the model, none of a tool. What runs goes on."""
         if self._paused is None:
-            self._paused = asyncio.get_running_loop().create_future()
+            self._hold_steps()
             if self.lanes is not None:
                 self.lanes.pause()
+
+    def _hold_steps(self) -> None:
+        """Ask the model nothing until `resume`."""
+        if self._paused is None:
+            self._paused = asyncio.get_running_loop().create_future()
 
     def resume(self) -> None:
         """Go on after `pause`."""

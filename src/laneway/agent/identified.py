@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from laneway.identity import IDENTITY_LABELS, Identity
+from laneway.identity import IDENTITY, IDENTITY_LABELS, Identity
 from laneway.kernel.checkpoints import to_json
 from laneway.kernel.mailbox import session_id
 from laneway.rows import StateRow
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from laneway.agent.settings import SessionSettings
     from laneway.rows import Owner
 
-__all__ = ("IDENTITY", "Identified", "identity_of", "restore")
-
-IDENTITY: Final = "identity"
+__all__ = ("Identified", "identity_of", "restore")
 
 
 class Identified:

@@ -18,6 +18,7 @@ from laneway.agent.budgeting import Budgeting
 from laneway.agent.hearing import heard_answer
 from laneway.agent.hook_points import RunHooks, withheld
 from laneway.agent.host import account_of
+from laneway.agent.peers import attachments_of
 from laneway.agent.planning import Planner
 from laneway.agent.recording import Recording
 from laneway.agent.round_clock import RoundClock
@@ -266,7 +267,8 @@ class Run:
             return None
         if not await self._resume():
             ids = [message.id for message in turn.messages]
-            prompt = Prompt(text=turn.prompt, attachments=_attachments_of(turn.messages))
+            await self.session.tell_of_peers(turn.messages)
+            prompt = Prompt(text=turn.prompt, attachments=attachments_of(turn.messages))
             prompt = await self.hooks.prompt(prompt, ids)
             self.machine.say([prompt], ids)
             for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
@@ -276,9 +278,11 @@ class Run:
             self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
             await self.planner.begin(prompt.text)
         while True:
-            if self.session.is_paused:
+            step = self.machine.next()
+            if self.session.is_paused and self._is_boundary(step):
                 await self._hold()
-            match self.machine.next():
+                continue
+            match step:
                 case AskModel(number, purpose):
                     await self._compact_if_needed()
                     await self._boundary()
@@ -308,6 +312,10 @@ class Run:
                     raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
                 case _ as never:
                     assert_never(never)
+
+    def _is_boundary(self, step: object) -> bool:
+        """Whether it can stop before a step. An answer is never thrown away: a session that leaves has it acted on."""
+        return isinstance(step, AskModel) or (isinstance(step, Act) and not self.session.is_leaving)
 
     async def _hold(self) -> None:
         """Do nothing while the session is paused."""
@@ -356,7 +364,8 @@ class Run:
         return True
 
     async def _heard(self, message: Message) -> Prompt:
-        prompt = Prompt(text=message.text, attachments=message.attachments)
+        await self.session.tell_of_peers((message,))
+        prompt = Prompt(text=message.text, attachments=attachments_of((message,)))
         return await self.hooks.later_prompt(prompt, message.id)
 
     def _steer(self, messages: list[Message], prompts: list[Prompt]) -> None:
@@ -740,7 +749,3 @@ async def _close_stream(stream: AsyncIterator[Chunk] | None) -> None:
             await close()
         except Exception as error:  # noqa: BLE001 - what it has said counts, however it takes its leave
             _log.warning("the stream of a model could not be closed: %s", describe(error))
-
-
-def _attachments_of(messages: tuple[Message, ...]) -> tuple[Any, ...]:
-    return tuple(each for message in messages for each in message.attachments)

@@ -55,6 +55,7 @@ from laneway.errors import (
     UnknownRunError,
     UsageError,
 )
+from laneway.identity import AT_WORK
 from laneway.kernel.permissions import allows_url, hides
 from laneway.kernel.rounds import RoundState
 from laneway.mail import Final, MessageKind, MessageState, Mode, Outcome, PendingMessage, Receipt
@@ -536,6 +537,7 @@ class AsyncSession(
     async def run_turn(self, turn: Turn) -> str | None:
         """Run one turn: the inbox calls this."""
         self._agent.sources.renew(self)
+        AT_WORK.set(self.identity)
         run = Run(self, turn)
         self._run = run
         self._at_work.add(run)

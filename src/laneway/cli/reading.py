@@ -19,6 +19,7 @@ from laneway.errors import (
     UnknownTaskError,
     UsageError,
 )
+from laneway.identity import IDENTITY, Identity
 from laneway.kernel import stories
 from laneway.kernel.mailbox import decode_approval, session_id
 from laneway.kernel.messages import decode_message
@@ -154,7 +155,12 @@ class StoreReader:
             "state": turn.state if turn is not None else "waiting" if waiting else "idle",
             "run_id": None if turn is None else turn.id,
             "waiting": waiting,
+            "identity": self._labels(key),
         }
+
+    def _labels(self, key: str) -> dict[str, str]:
+        row = self._rows.state(IDENTITY, session_id(Owner(self._tenant, self.workspace, key)))
+        return {} if row is None else Identity().over(json.loads(row.body)).labels
 
     def session(self, key: str) -> dict[str, Any]:
         """One session; of its settings those that it has of its own."""
@@ -168,6 +174,7 @@ class StoreReader:
             "conversation": own.get("conversation", 0),
             "settings": settings,
             "in_memory": False,
+            "resting": False,
             "lanes": [],
         }
 

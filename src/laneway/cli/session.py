@@ -85,6 +85,8 @@ def show(
         return
     run = f", run {found['run_id']}" if found.get("run_id") else ""
     say(f"Session {line(session)} in workspace {found['workspace']}: {found['state']}{run}")
+    if found.get("identity"):
+        say(f"For: {', '.join(f'{name} {line(label)}' for name, label in found['identity'].items())}")
     if found["settings"]:
         values = (f"{name} {each['value']} ({each['origin']})" for name, each in found["settings"].items())
         say(f"Queue: {', '.join(values)}", style="dim")

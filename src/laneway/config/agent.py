@@ -20,6 +20,7 @@ from laneway.config.files import FORMATS
 from laneway.config.origins import Layer
 from laneway.config.problems import InvalidConfigError, Problem
 from laneway.config.settings import TOOL_QUEUE, Settings
+from laneway.identity import Identity
 from laneway.mail import QueueOptions
 from laneway.options import (
     LaneHandlerConfig,
@@ -49,8 +50,7 @@ class AgentSettings:
     """What a configuration says about an agent; None where it says nothing.
 
     `queue` is None when tools are not queued. `messages` is what the same block says about messages to a busy session,
-    without its defaults. `settings` is all that was read, for `inbox_options` and others. The reserved part
-    (`identity`) is as it stands in the file.
+    without its defaults. `settings` is all that was read, for `inbox_options` and others.
     """
 
     default_model: str | None = None
@@ -88,7 +88,7 @@ class AgentSettings:
     max_parallel_tasks: int | None = None
     max_subagent_depth: int | None = None
     budgets: tuple[Budget, ...] = ()
-    identity: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    identity: Identity = field(default_factory=Identity)
     settings: Settings = field(default_factory=Settings, repr=False)
 
     def session_options(self) -> SessionOptions:
@@ -115,6 +115,7 @@ class AgentSettings:
             background_tools=self.background_tools or None,
             mcp_servers=self.mcp_servers or None,
             budgets=self.budgets or None,
+            **self.identity.labels,
             mode=self.messages.mode,
             messages=None if self.messages.is_empty else self.messages,
             **{name: getattr(self, name) for name in (*same, *more, *last, "record")},
@@ -154,6 +155,7 @@ def agent_settings(effective: Effective) -> AgentSettings:
     kept = _kept(settings.retention_limits)
     given["retention_limits"] = replace(SessionRetentionLimits.usual(), **kept) if kept else None
     given["mcp_servers"] = {name: McpServerConfig(**_kept(each)) for name, each in settings.mcp_servers.items()}
+    given["identity"] = Identity(**_kept(settings.identity))
     given["budgets"] = tuple(budget_of(name, _kept(each)) for name, each in settings.budgets.items())
     return AgentSettings(**given, settings=settings)
 

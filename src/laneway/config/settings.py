@@ -54,7 +54,8 @@ from laneway.config.declaring import (
 )
 from laneway.config.gate_blocks import ConfirmationBlock, McpBlock
 from laneway.config.gateway_blocks import GatewayBlock
-from laneway.config.kinds import Choice, Flag, Number, Text, Tree, Whole, word_of
+from laneway.config.identity_blocks import IdentityBlock
+from laneway.config.kinds import Choice, Flag, Number, Text, Whole, word_of
 from laneway.mail import CAP_MAX, Drop, Mode, OnCrash
 from laneway.options import SESSION_LANES
 from laneway.records import CONCURRENCY_MAX, Effect
@@ -96,7 +97,6 @@ MODE: Final = Choice(
 DROP: Final = Choice(words=Drop, parse=Drop.parse, aliases=("oldest", "newest", "summary", "summarise"))
 ON_CRASH: Final = Choice(words=_CRASHES, parse=_on_crash)
 INHERITED: Final = "what the queue says"
-RESERVED: Final = "Reserved: kept, and of no effect yet."
 
 
 def _lanes() -> Mapping[str, LaneBlock]:
@@ -406,8 +406,8 @@ class Settings:
     budgets: Annotated[Mapping[str, BudgetBlock], Sub(says="What may be spent on models.", names="budget")] = field(
         default_factory=dict
     )
-    identity: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
-        default=None, repr=False
+    identity: Annotated[IdentityBlock, Sub(says="To whom the sessions are attributed.")] = field(
+        default_factory=IdentityBlock
     )
     tool_lanes: Annotated[
         Mapping[str, str], Setting(kind=TOOL_LANE, says="The lane in which a tool runs.", names="tool")

@@ -83,6 +83,7 @@ class Workspace:
         self.recency = Recency(lambda tenant: store.history.last_events(tenant, spec.name), env.clock.wall_ms)
         self.tool_lanes = ToolLanes()
         given = arguments_of(spec.agent, environ)
+        given.pop("tenant_id", None)  # whose a session is, the token of its caller says
         given.update(messages=None, mode=None, session_store=store)  # the inbox of the host goes by these
         if spec.model is not None:
             given["model"] = spec.model

@@ -214,6 +214,8 @@ class Session(Twin[AsyncSession]):
     trace_events = on_loop(AsyncSession.trace_events)
     emit = awaited(AsyncSession.emit)
     passivate = awaited(AsyncSession.passivate)
+    invoke_peer = awaited(AsyncSession.invoke_peer)
+    peer_answer = awaited(AsyncSession.peer_answer)
     set_budget_guard = on_loop(AsyncSession.set_budget_guard)
     skills_available = on_loop(AsyncSession.skills_available)
     skill_problems = on_loop(AsyncSession.skill_problems)

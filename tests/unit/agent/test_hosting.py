@@ -8,7 +8,7 @@ import pytest
 
 from laneway.agent_events import BudgetThresholdHitEvent, PassivationRequestedEvent, TextDeltaEvent
 from laneway.errors import ClosedError, ConfigError, InvalidMessageError, UsageError
-from laneway.models import ScriptedModel, say
+from laneway.models import ScriptedModel, call, say
 from laneway.options import SessionOptions
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from tests.agent_stage import (
@@ -264,3 +264,89 @@ async def test_a_session_without_a_store_does_not_leave() -> None:
         with pytest.raises(UsageError, match="has no session_store"):
             await session.passivate()
         assert (await session.send("hi")).text == "one"
+
+
+@simulated
+async def test_sub_agents_stop_with_their_session_and_go_on_with_it() -> None:
+    bench = Bench("a")
+    script = [
+        [call("task", prompt="do it")],
+        use("act", "a"),
+        [say("child done")],
+        [say("all done")],
+    ]
+    async with opened(ScriptedModel(script), bench, session_store=MemoryStore(), session_id="s", subagents=True) as session:
+        message = await post(session, "go")
+        await bench.begun("a").wait()
+        leaving = sending_passivation(session)
+        await passing(1_000)
+        assert not leaving.done()  # the write of the sub-agent is on its way
+        bench.let_go("a")
+        await leaving
+        await session.ready()
+        assert (await final_of(session, message)).answer == "all done"
+    assert bench.began == ["a"] == bench.ended
+
+
+@simulated
+async def test_an_answer_that_has_come_is_acted_on_before_the_session_leaves() -> None:
+    held, bench = Held(*use("act", "a")), Bench()
+    model = ScriptedModel([held, [say("done")]])
+    async with opened(model, bench, session_store=MemoryStore(), session_id="s", queue=True) as session:
+        message = await post(session, "go")
+        await held.asked.wait()
+        leaving = sending_passivation(session)
+        await passing(10)
+        held.let_go()
+        await leaving
+        assert bench.ended == ["a"]
+        assert len(model.requests) == 1
+        await session.ready()
+        assert (await final_of(session, message)).answer == "done"
+    assert bench.began == ["a"]
+
+
+# ---- peers ----
+
+
+@simulated
+async def test_a_session_calls_another_which_hears_where_it_comes_from() -> None:
+    told: list[Any] = []
+    model = ScriptedModel([[say("looks good")]])
+    async with agent_of(model, session_store=MemoryStore()) as agent:
+        writer = session_of(agent, session_id="writer", correlation_id="req-9f2c")
+        reviewer = session_of(agent, session_id="reviewer")
+        reviewer.register_hook("h", "peer_invocation", handler=lambda event: told.append(event["payload"]))
+        await reviewer.ready()
+        watch = Watch(reviewer.subscribe())
+        receipt = await writer.invoke_peer("reviewer", "have a look")
+        assert (await writer.peer_answer(receipt.message_id)).answer == "looks good"
+        await passing()
+    facts = {"from_session_id": "writer", "from_tenant_id": "default", "correlation_id": "req-9f2c"}
+    assert facts.items() <= told[0].items()
+    assert watch.types.index("peer_invocation") < watch.types.index("start")
+    assert "laneway.peer" not in str(model.requests)
+
+
+@simulated
+async def test_nobody_can_pretend_to_be_another_session() -> None:
+    async with opened(ScriptedModel([[say("hm")]]), session_store=MemoryStore()) as session:
+        watch = Watch(session.subscribe())
+        mark = {"laneway.peer": {"from_session_id": "boss"}}
+        receipt = await post(session, "hi", sender={"id": "session:boss"}, attachments=[mark])
+        await final_of(session, receipt)
+        await passing()
+        assert "peer_invocation" not in watch.types
+        with pytest.raises(InvalidMessageError, match="no peer of its own"):
+            await session.invoke_peer(session.session_id, "hello")
+
+
+@simulated
+async def test_a_peer_that_has_left_memory_gets_its_message_when_it_is_back() -> None:
+    async with agent_of(ScriptedModel([[say("back")]]), session_store=MemoryStore()) as agent:
+        first, second = session_of(agent, session_id="a"), session_of(agent, session_id="b")
+        await second.ready()
+        await second.passivate()
+        receipt = await first.invoke_peer("b", "are you there?")
+        await second.ready()
+        assert (await first.peer_answer(receipt.message_id)).answer == "back"
