@@ -140,7 +140,7 @@ class Hosted(Peering):
         root: Any = self
         while root.parent is not None:
             root = root.parent
-        return root._leaving is not None
+        return root._leaving is not None  # noqa: SLF001 - a session of the same family
 
     async def _passivate(self, event: AgentEvent, limit_ms: int) -> None:
         try:

@@ -266,17 +266,7 @@ class Run:
             await self._compact()
             return None
         if not await self._resume():
-            ids = [message.id for message in turn.messages]
-            await self.session.tell_of_peers(turn.messages)
-            prompt = Prompt(text=turn.prompt, attachments=attachments_of(turn.messages))
-            prompt = await self.hooks.prompt(prompt, ids)
-            self.machine.say([prompt], ids)
-            for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
-                if not item.seen_by and not item.attempts:
-                    self.book.texts[item.id] = item.message.text
-            self._rebase()
-            self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
-            await self.planner.begin(prompt.text)
+            await self._begin(turn)
         while True:
             step = self.machine.next()
             if self.session.is_paused and self._is_boundary(step):
@@ -312,6 +302,20 @@ class Run:
                     raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
                 case _ as never:
                     assert_never(never)
+
+    async def _begin(self, turn: Turn) -> None:
+        """Hear what the turn is about."""
+        ids = [message.id for message in turn.messages]
+        await self.session.tell_of_peers(turn.messages)
+        prompt = Prompt(text=turn.prompt, attachments=attachments_of(turn.messages))
+        prompt = await self.hooks.prompt(prompt, ids)
+        self.machine.say([prompt], ids)
+        for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
+            if not item.seen_by and not item.attempts:
+                self.book.texts[item.id] = item.message.text
+        self._rebase()
+        self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
+        await self.planner.begin(prompt.text)
 
     def _is_boundary(self, step: object) -> bool:
         """Whether it can stop before a step. An answer is never thrown away: a session that leaves has it acted on."""

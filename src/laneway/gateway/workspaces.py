@@ -253,7 +253,7 @@ class Workspace:
     async def passivate(self, tenant: str, key: str, reason: str = "", *, deadline_ms: int | None = None) -> bool:
         """Have a session leave memory, with all of its sub-agents; False: it was not there. Returns when it has left.
 
-        What runs in it comes to a boundary, or is cut when the deadline is over, and goes on when the session is stirred.
+        What runs in it comes to a boundary, or is cut when the deadline is over, and goes on when something comes.
         """
         name = (tenant, root_of(key))
         if (opening := self._opening.get(name)) is not None:

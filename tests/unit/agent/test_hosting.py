@@ -275,7 +275,9 @@ async def test_sub_agents_stop_with_their_session_and_go_on_with_it() -> None:
         [say("child done")],
         [say("all done")],
     ]
-    async with opened(ScriptedModel(script), bench, session_store=MemoryStore(), session_id="s", subagents=True) as session:
+    async with opened(
+        ScriptedModel(script), bench, session_store=MemoryStore(), session_id="s", subagents=True
+    ) as session:
         message = await post(session, "go")
         await bench.begun("a").wait()
         leaving = sending_passivation(session)

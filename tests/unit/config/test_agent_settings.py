@@ -16,6 +16,7 @@ from laneway.config import AgentSettings, InvalidConfigError, agent_settings, ch
 from laneway.config.agent_blocks import BUILT_IN
 from laneway.config.settings import TOOL_QUEUE, QueueBlock, Settings
 from laneway.config.shape import settings_of, subs_of
+from laneway.identity import Identity
 from laneway.mail import Drop, Mode, QueueOptions
 from laneway.options import (
     LaneHandlerConfig,
@@ -346,7 +347,7 @@ def test_every_setting_is_read_alike_in_every_format(text: str) -> None:
         "max_parallel_tasks": None,
         "max_subagent_depth": None,
         "budgets": (Budget(name="daily", scope=BudgetScope.TENANT, window=BudgetWindow.DAY, money=5),),
-        "identity": {"tenant_id": "t1"},
+        "identity": Identity(tenant_id="t1"),
     }
 
 
@@ -580,8 +581,13 @@ max_tool_rounds = 0
             "1:10: tools[0] must be one of read, write, edit, patch, ls, glob, grep, bash, wait, web_fetch, not a",
         ),
         ("environment = [1]", "1:16: environment[0] must be text of 1 to 512 characters, not 1 (put quotes around it)"),
-        ("identity = 5", "1:12: identity must be a block with keys, or null, not 5"),
-        ("identity = {a = 1\n a = 2}", "2:2: identity.a is set twice (line 1)"),
+        ("identity = 5", "1:12: identity must be a block with keys, not 5 (keys here: tenant_id, principal"),
+        ('identity { principal = "a"\n principal = "b" }', "2:2: identity.principal is set twice (line 1)"),
+        ('identity { owner = "a" }', "1:12: there is no setting identity.owner (known here: tenant_id, principal"),
+        (
+            f'identity {{ principal = "{"x" * 1_000}" }}',
+            "1:24: identity.principal must be text of 1 to 400 characters",
+        ),
         ("budgets = 5", "1:11: budgets must be a block with keys"),
         ("budgets { a { tokens = 5 } }", "1:11: budgets.a needs a scope (one of run, session, principal, tenant)"),
         ('budgets "a" { scope = "run" }', "1:9: budget 'a' limits nothing"),
@@ -596,7 +602,10 @@ max_tool_rounds = 0
             "1:9: budget 'a' has no such",
         ),
         ('tool_lanes = ["x"]', "1:14: tool_lanes must be a block with keys, not a list (one key for each tool)"),
-        ('identity = { a = [env("NOBODY")] }', "1:19: identity.a refers to the variable NOBODY, which is not set"),
+        (
+            'identity = { principal = env("NOBODY") }',
+            "1:26: identity.principal refers to the variable NOBODY, which is not set",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_at_its_place(text: str, line: str) -> None:
@@ -704,7 +713,7 @@ def test_secrets_are_hidden_wherever_they_came_from(tmp_path: Path) -> None:
         f'providers "x" {{\n  api_key = "{SECRET}"\n  headers = {{ a = "{SECRET}" }}\n}}\n'
         f'providers "y" {{ base_url = "https://me:{SECRET}@y" }}\nproviders "z" {{ base_url = "https://z" }}\n'
         f'mcp_servers "m" {{ command = "x"  env = {{ TOKEN = "{SECRET}" }} }}\nsession_store = "postgres://me:{SECRET}@db/x"\n'
-        f'system = env("SECRET")\nidentity {{ a = [env("SECRET")] }}\nskill_dirs = ["a", env("SECRET")]\n',
+        f'system = env("SECRET")\nidentity {{ principal = env("SECRET") }}\nskill_dirs = ["a", env("SECRET")]\n',
         encoding="utf-8",
     )
     environ = {"SECRET": SECRET, "LANEWAY_PROVIDERS_Y_API_KEY": SECRET}
@@ -712,7 +721,14 @@ def test_secrets_are_hidden_wherever_they_came_from(tmp_path: Path) -> None:
     hidden = {value.name for value in effective.values if value.hidden}
     assert hidden == {
         *("providers.x.api_key", "providers.x.headers.a", "providers.y.base_url", "providers.y.api_key"),
-        *("providers.z.api_key", "mcp_servers.m.env.TOKEN", "session_store", "system", "identity", "skill_dirs"),
+        *(
+            "providers.z.api_key",
+            "mcp_servers.m.env.TOKEN",
+            "session_store",
+            "system",
+            "identity.principal",
+            "skill_dirs",
+        ),
     }
     assert SECRET not in repr(effective.values)
 
@@ -721,7 +737,7 @@ def test_the_settings_do_not_print_their_secrets() -> None:
     found = load_agent(
         f'providers "x" {{\n api_key = "{SECRET}"\n base_url = "https://a:{SECRET}@x"\n'
         f' headers = {{ a = "{SECRET}" }}\n}}\nmcp_servers "m" {{ command = "x"  env = {{ TOKEN = "{SECRET}" }} }}\n'
-        f'session_store = "postgres://me:{SECRET}@db/x"\nidentity {{ key = "{SECRET}" }}\n',
+        f'session_store = "postgres://me:{SECRET}@db/x"\n',
         environ={},
     )
     assert SECRET not in f"{found!r} {found.settings!r} {found.session_options()!r}"

@@ -51,7 +51,7 @@ GOOD: list[Any] = [
     {"permissions": {"allow": ["*"], "deny": None, "default-decision": "DENY"}, "tool_lanes": {"t": "query"}},
     {
         "budgets": {"b": {"scope": "Run", "tokens": 5}},
-        "identity": {"b": [1, {"c": None}]},
+        "identity": {"principal": "user:42", "agentTemplateId": None},
         "toolEffects": {"t": "read"},
     },
     {"mcp_servers": {"a": {"command": "x", "args": ["-v"], "env": {"A": "b"}, "lanes": {"t": "query"}}, "b": None}},

@@ -33,7 +33,7 @@ SOON = 5
 
 async def until(seen: Any) -> Any:
     """Wait until something is so."""
-    for _ in range(100_000):
+    for _ in range(1_000_000):
         if found := seen():
             return found
         await asyncio.sleep(0)
@@ -99,7 +99,7 @@ async def test_the_result_of_a_task_brings_a_session_back(tmp_path: Path) -> Non
     async with gateway_in(tmp_path, script=script, text=EXTERNAL, store=MemoryStore()) as gateway:
         workspace, desk = gateway.default, gateway.default.host.desk
         asked = asyncio.create_task(ask(gateway, "s", "go"))
-        await until(lambda: [each for each in desk.tasks()])
+        await until(lambda: list(desk.tasks()))
         assert await workspace.passivate("default", "s", deadline_ms=SOON)
         assert not is_live(gateway)
         [lease] = await desk.claim("w", wait_ms=10_000)  # it can be taken while nobody is there
@@ -139,13 +139,11 @@ async def test_a_session_leaves_by_itself_after_a_time_of_rest_and_a_busy_one_do
         await ask(gateway, "a", "hello")
         busy = asyncio.create_task(ask(gateway, "b", "hello"))
         await held.asked.wait()
-        while is_live(gateway, "a"):
-            await asyncio.sleep(0.001)
+        await until(lambda: not is_live(gateway, "a"))
         assert is_live(gateway, "b")
         held.let_go()
         assert (await busy).answer == "late"
-        while is_live(gateway, "b"):
-            await asyncio.sleep(0.001)
+        await until(lambda: not is_live(gateway, "b"))
         assert (await ask(gateway, "a", "again")).answer == "two"
 
 

@@ -91,7 +91,9 @@ class SessionDetails(SessionSummary):
     conversation: int
     settings: dict[str, SettingView]
     in_memory: bool
-    resting: bool = Field(False, description="It was passivated with work undone, which goes on when something comes.")
+    resting: bool = Field(
+        default=False, description="It was passivated with work undone, which goes on when something comes."
+    )
     lanes: list[ToolLane] = Field(default_factory=list, description="While it is in memory and has a queue.")
 
 
