@@ -75,11 +75,11 @@ def _delete_in(place: tuple[str, str, str], session: str) -> dict[str, Any]:
     from laneway.rows import Owner
     from laneway.runtime.erasing import erase_all
 
-    path, *whose = place
+    path, tenant, workspace = place
 
     async def work() -> int:
         async with owned(path) as store:
-            gone = await erase_all(store, Owner(*whose, session))
+            gone = await erase_all(store, Owner(tenant, workspace, session))
             if not gone:
                 raise NotFoundError(what="session", name=session, hint="a session begins with its first message")
             return gone
@@ -129,12 +129,12 @@ def _export_from(place: tuple[str, str, str], session: str, part: Path) -> None:
     from laneway.runtime.archive import export_session
     from laneway.stores.sqlite import SqliteLooking
 
-    path, *whose = place
+    path, tenant, workspace = place
     store = SqliteLooking(path)
 
     async def work() -> None:
         with part.open("wb") as file:
-            async for each in export_session(store, Owner(*whose, session), at_ms=SystemClock().wall_ms()):
+            async for each in export_session(store, Owner(tenant, workspace, session), at_ms=SystemClock().wall_ms()):
                 file.write(each)
 
     try:

@@ -183,9 +183,11 @@ async def _quiet(engine: MailEngine, owner: Owner) -> None:
     turn = engine.running_turn(owner)
     job = turn._job if turn is not None else None  # noqa: SLF001 - the engine and its turns are one
     if job is not None and not job.done():
-        ended = asyncio.get_running_loop().create_future()
-        job.add_done_callback(lambda _: ended.done() or ended.set_result(None))
-        await asyncio.wait({ended}, timeout=PATIENCE_S)
+        ended = asyncio.Event()
+        job.add_done_callback(lambda _: ended.set())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await ended.wait()
     with contextlib.suppress(LanewayError):
         if engine.journal.has(owner):
             await engine.journal.committed(owner)
