@@ -174,6 +174,42 @@ async def test_counts_of_a_run_end_with_it() -> None:
         assert desk.budgets.counts == {}
 
 
+@staged
+async def test_counts_of_a_session_are_deleted_with_it() -> None:
+    disk = MemoryDisk()
+    async with desk_over(MemoryStore(disk), SMALL) as desk:
+        desk.settle(await grant_of(desk, 10, 10), Amount(20))
+        desk.end_session("acme", "another")
+        assert spent(desk) == {"small": 20}
+        desk.end_session("acme", "s1")
+        assert spent(desk) == {}
+        await desk.close()
+    async with desk_over(MemoryStore(disk), SMALL) as desk:
+        assert spent(desk) == {}
+
+
+@staged
+async def test_who_came_while_another_was_refused_is_served() -> None:
+    async with desk_over(MemoryStore(), SMALL) as desk:
+        first = await grant_of(desk, 100, 700)
+        second = asyncio.ensure_future(desk.reserve(WHO, Wish(100, 300, 300)))
+        await passing(1)
+        desk.settle(first, Amount(900))
+        third = asyncio.ensure_future(desk.reserve(WHO, Wish(10, 10, 10)))
+        assert isinstance(await second, Refusal)
+        assert isinstance(await third, Grant)
+
+
+@staged
+async def test_a_limit_that_counts_something_else_begins_anew() -> None:
+    async with desk_over(MemoryStore(), SMALL) as desk:
+        desk.settle(await grant_of(desk, 10, 10), Amount(20))
+        await desk.set_rule(Budget(name="small", scope=BudgetScope.SESSION, tokens=5_000))
+        assert spent(desk) == {"small": 20}
+        await desk.set_rule(Budget(name="small", scope=BudgetScope.TENANT, tokens=5_000))
+        assert spent(desk) == {}
+
+
 @pytest.mark.parametrize(
     ("window", "zone", "at", "expected"),
     [

@@ -246,6 +246,7 @@ class Workspace:
             self.rest.forget(name)
 
         gone = await delete_session(self.inbox.engine, owner, actor=actor, let_go=let_go)
+        self.host.budgets.end_session(owner.tenant, owner.session)
         self.recency.forget(tenant, key)
         self.unopened.pop(name, None)
         return gone
