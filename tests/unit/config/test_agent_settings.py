@@ -348,6 +348,7 @@ def test_every_setting_is_read_alike_in_every_format(text: str) -> None:
         "max_subagent_depth": None,
         "budgets": (Budget(name="daily", scope=BudgetScope.TENANT, window=BudgetWindow.DAY, money=5),),
         "identity": Identity(tenant_id="t1"),
+        "retention_limits": None,
     }
 
 
