@@ -196,8 +196,11 @@ def test_a_server_that_is_killed_in_the_middle_of_a_run_comes_back_and_nothing_i
     expect(log(page).get_by_text("You said: written while nobody answers")).to_be_visible()
     expect(live(page)).to_have_count(0)
     expect(page.locator(".shell-away")).to_have_count(0)
-    for text in ("before the storm", "written while nobody answers"):
-        expect(log(page).get_by_text(text, exact=True)).to_have_count(1)
+    for text in ("before the storm", "wait 3", "written while nobody answers"):
+        expect(message(page, text)).to_have_count(1)
+    expect(page.locator(".chat-run")).to_have_count(4)  # the one that was cut off, and the one that took it up
+    expect(page.locator(".chat-run").nth(1)).to_have_attribute("data-state", "interrupted")
+    expect(page.locator(".chat-run").nth(2)).to_contain_text("again over")
     shown = page.locator(".chat-message .chat-words").all_inner_texts()
     page.reload()
     expect(log(page).get_by_text("You said: written while nobody answers")).to_be_visible()

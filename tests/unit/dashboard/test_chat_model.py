@@ -294,3 +294,24 @@ def test_code_between_fences_is_told_from_what_is_said() -> None:
         [[False, "", "a ``` b"]],
         [[True, "md", "```"]],
     ]
+
+
+def test_a_message_that_a_second_run_takes_up_is_shown_once() -> None:
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        m.takeEvent(chat, ...stored(1, "turn.started", { turn_id: "a", state: "starting", messages: ["m1"], mode: "" }));
+        const ended = { turn_id: "a", state: "interrupted", run_ms: 1, answer: null };
+        m.takeEvent(chat, ...stored(2, "turn.ended", ended));
+        learn(chat);
+        blocks.blocksOf(chat);
+        const before = blocks.canResume(chat.runs.get("a"));
+        m.takeEvent(chat, ...stored(3, "turn.started", { turn_id: "b", state: "starting", messages: ["m1"], mode: "" }));
+        blocks.blocksOf(chat);
+        const openers = (id) => blocks.openersOf(chat, chat.runs.get(id));
+        const texts = (list) => list.map((each) => each.text);
+        return [before, blocks.canResume(chat.runs.get("a")), texts(openers("a").shown), texts(openers("b").shown),
+          texts(openers("b").again)];
+        """
+    )
+    assert shown == [True, False, ["hi"], [], ["hi"]]
