@@ -300,13 +300,13 @@ def test_a_message_that_a_second_run_takes_up_is_shown_once() -> None:
     shown = scene(
         """
         const chat = m.newChat("s");
-        m.takeEvent(chat, ...stored(1, "turn.started", { turn_id: "a", state: "starting", messages: ["m1"], mode: "" }));
+        m.takeEvent(chat, ...stored(1, "turn.started", { turn_id: "a", state: "starting", messages: ["m1"] }));
         const ended = { turn_id: "a", state: "interrupted", run_ms: 1, answer: null };
         m.takeEvent(chat, ...stored(2, "turn.ended", ended));
         learn(chat);
         blocks.blocksOf(chat);
         const before = blocks.canResume(chat.runs.get("a"));
-        m.takeEvent(chat, ...stored(3, "turn.started", { turn_id: "b", state: "starting", messages: ["m1"], mode: "" }));
+        m.takeEvent(chat, ...stored(3, "turn.started", { turn_id: "b", state: "starting", messages: ["m1"] }));
         blocks.blocksOf(chat);
         const openers = (id) => blocks.openersOf(chat, chat.runs.get(id));
         const texts = (list) => list.map((each) => each.text);
