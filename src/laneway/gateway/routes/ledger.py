@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from laneway.agent.book import Book
 from laneway.agent.subagents import root_of
@@ -36,8 +36,8 @@ class Settlement(BaseModel):
     )
 
     reason: str = Field(min_length=1, max_length=2_000)
-    happened: bool | None = Field(None, description="Whether the call had its effect; null: that is not said.")
-    go_on: bool = Field(
+    happened: StrictBool | None = Field(None, description="Whether the call had its effect; null: that is not said.")
+    go_on: StrictBool = Field(
         default=False,
         description="Tell the agent: a message to its session says what was found out, and that it is to go on. A call "
         "that did not happen is to be made again.",
