@@ -85,8 +85,12 @@ export function newKey() {
   return Array.from(random, (each) => each.toString(16).padStart(2, "0")).join("");
 }
 
-/** The address of something below `/v1`. */
+/** The address of something below `/v1`. A browser would make another one of a part that is "." or "..": it is refused. */
 export function addressOf(path, query) {
+  if (path.split("/").some((part) => part === "." || part === "..")) {
+    const hint = "The command line and programs can reach it.";
+    throw new Refused(400, { detail: "what is named . or .. cannot stand in an address", code: "bad_path", hint });
+  }
   const url = new URL(`v1${path}`, HERE);
   url.hash = "";
   for (const [name, value] of Object.entries(query || {})) {
@@ -105,6 +109,10 @@ export function headersOf({ headers = {}, reads, key, as } = {}) {
   const all = { ...headers };
   const workspace = reads ?? place.value.workspace;
   const secret = as ?? token.value;
+  if (/[^\x21-\x7e]/.test(secret)) {
+    const hint = "Copy it once more: a token has only plain letters, digits and signs.";
+    throw new Refused(401, { detail: "this is no token", hint }); // no browser sends it, and that looks as if nobody answered
+  }
   if (secret) all.Authorization = `Bearer ${secret}`;
   if (workspace) all["Laneway-Workspace"] = workspace;
   if (place.value.tenant) all["Laneway-Tenant"] = place.value.tenant;

@@ -239,12 +239,14 @@ export class ChatStore {
   }
 
   setSend(key, change) {
+    if (this.isEnded) return; // whoever opens the chat next tries it again, and keeps what was written since
     this.setOutbox(this.outbox.value.map((each) => (each.key === key ? { ...each, ...change } : each)));
   }
 
-  /** Forget a send that was refused. */
+  /** Forget a send that was taken, or refused. */
   dropSend(key) {
-    this.setOutbox(this.outbox.value.filter((each) => each.key !== key));
+    const list = this.isEnded ? outboxOf(this.outboxPlace.read()) : this.outbox.value;
+    this.setOutbox(list.filter((each) => each.key !== key));
   }
 
   /** Try a refused send once more, with its key. */
