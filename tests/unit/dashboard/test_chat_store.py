@@ -62,3 +62,23 @@ def test_a_chat_that_was_left_does_not_take_away_what_its_successor_keeps() -> N
       await settled();
       return [both, lost, texts()];"""
     assert play("views/chat_store.js", script, root()) == [["one", "two"], ["one", "two"], ["two", "three"]]
+
+
+def test_a_message_that_is_seen_before_its_answer_came_is_shown_once() -> None:
+    script = f"""{TAB}
+      globalThis.fetch = () => new Promise(() => {{}});
+      const {{ takeMessage, takePending }} = await import(new URL("views/chat_model.js", given));
+      const store = new m.ChatStore("s1");
+      for (const text of ["one", "two", "three"]) store.send(text);
+      const [one, two] = store.outbox.value;
+      const facts = (send, id) => ({{
+        message_id: id, text: send.text, kind: "user", disposition: "queued", idempotency_key: send.key,
+      }});
+      const shown = () => store.unseen().map((each) => each.text);
+      const before = shown();
+      takePending(store.chat, [facts(one, "m1"), {{ ...facts(one, "m0"), idempotency_key: null }}]);
+      takeMessage(store.chat, facts(two, "m2"));
+      const after = shown();
+      store.setSend(two.key, {{ state: "refused" }});
+      return [before, after, shown(), store.outbox.value.length];"""
+    assert play("views/chat_store.js", script, root()) == [["one", "two", "three"], ["three"], ["two", "three"], 3]

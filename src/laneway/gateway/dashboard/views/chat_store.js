@@ -232,6 +232,11 @@ export class ChatStore {
     this.pump();
   }
 
+  /** What is on its way and not among the messages yet: an event may be faster than the answer, which may be lost. */
+  unseen() {
+    return this.outbox.value.filter((each) => each.state === "refused" || !this.chat.keys.has(each.key));
+  }
+
   setOutbox(list) {
     this.outbox.value = list;
     this.outboxPlace.write(list.length ? JSON.stringify(list) : "");
