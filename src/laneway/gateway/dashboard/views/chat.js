@@ -102,8 +102,8 @@ function Announcer({ store }) {
 
 function Typing({ store }) {
   store.version.value;
-  const { typing, messages } = store.chat;
-  const isOn = typing && !store.live() && !isWaiting(messages.get(typing.messageId)?.state); // what waits says why by itself
+  const { typing, messages } = store.chat; // a message that waits says by itself why
+  const isOn = typing && !store.live() && !isWaiting(messages.get(typing.messageId)?.state);
   return html`<div class="chat-typing dim" aria-hidden="true">${isOn ? "The message was taken, an answer is being prepared …" : ""}</div>`;
 }
 

@@ -24,18 +24,23 @@ export function blocksOf(chat) {
     found.push({ kind: "message", key: message.id, place: message.seq || Infinity, message, conversation: null });
   }
   found.sort(inOrder);
-  noteRepeats(found);
+  noteRepeats(chat, found);
   return divided(found, chat.conversation);
 }
 
 /** A message that a second run takes up (the process had ended, it came back) is shown once, with the first. */
-function noteRepeats(found) {
+function noteRepeats(chat, found) {
   const first = new Map();
   const byId = new Map();
   for (const { run } of found) {
     if (!run) continue;
     const again = run.messages.filter((id) => first.has(id));
     if (again.join() !== run.again.join()) Object.assign(run, { again, v: run.v + 1 });
+    const states = again.map((id) => chat.messages.get(id)?.state).join();
+    if (states !== run.againStates) {
+      run.againStates = states; // the first run shows what becomes of them, though it has ended long since
+      for (const id of again) first.get(id).v += 1;
+    }
     for (const before of [...again.map((id) => first.get(id)), byId.get(run.resumedFrom)]) {
       if (before && !before.isContinued) Object.assign(before, { isContinued: true, v: before.v + 1 });
     }

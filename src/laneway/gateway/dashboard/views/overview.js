@@ -73,7 +73,7 @@ function AtWork({ now, reload }) {
   return html`<section class="card stack" aria-labelledby="overview-work">
     <div class="row spread"><h2 id="overview-work">At work</h2>
       <${Badge} tone=${now.running ? "run" : "off"}>${number(now.running)}</${Badge}></div>
-    ${now.at_work.length ? null : html`<p class="dim">${now.waiting ? "No run goes on." : "No run goes on. Whatever is sent begins at once."}</p>`}
+    ${now.at_work.length ? null : html`<p class="dim">No run goes on.${now.waiting ? "" : " Whatever is sent begins at once."}</p>`}
     <ul class="overview-list">${now.at_work.map((work) => html`<${Work} key=${work.run_id} work=${work} reload=${reload} />`)}</ul>
     ${more > 0 ? html`<a href=${href("sessions")}>and ${plural(more, "more session", "more sessions")}</a>` : null}
   </section>`;
