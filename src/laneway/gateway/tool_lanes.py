@@ -110,7 +110,7 @@ async def apply_to(session: AsyncSession, lane: str, change: LaneChange) -> bool
     if change.handler:
         await session.set_lane_handler(lane, replace(lanes.handler_of(lane), **change.handler))
     if name not in engine.engine.kernel.registry.lanes:
-        return False  # the session was closed meanwhile: a lane that is made anew here would be in its way for ever
+        return False  # the session was closed meanwhile: a lane that is made anew here would be nobody's
     if change.concurrency is not None:
         engine.resize(name, change.concurrency)
     if change.paused is not None:
