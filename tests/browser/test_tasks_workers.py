@@ -137,7 +137,7 @@ def test_a_task_is_completed_or_failed_by_hand(server: Served, open_page: Callab
 def test_a_task_is_taken_from_its_worker(
     server: Served, open_page: Callable[..., Page], worker: Callable[..., WorkerProcess]
 ) -> None:
-    holder = worker("holder")
+    holder = worker("holder", "--concurrency", "1")  # it asks for nothing while it has something
     server.send("back", "read fifth.txt")
     page = open_page(server, f"#/tasks/{task_of(server, 'back')['task_id']}")
     expect(page.get_by_text("under way")).to_be_visible()
