@@ -5,6 +5,7 @@ import { learnClock } from "./format.js";
 
 const WORKSPACE = "laneway.workspace";
 const TIMEOUT_MS = 60000;
+const SLOW_MS = 1000; // what an answer says of the time is old by then
 const PAGE = (/\/page\/([0-9a-f]+)\//.exec(import.meta.url) || [])[1] ?? "";
 const HERE = typeof location === "undefined" ? "http://localhost/" : location.href;
 
@@ -163,8 +164,9 @@ async function askOnce(path, method, { body, query, headers, signal: abort, key,
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   given.signal = abort ? AbortSignal.any([abort, limit]) : limit;
   try {
+    const asked = performance.now();
     const response = await fetch(addressOf(path, query), given);
-    answered(response);
+    answered(response, performance.now() - asked);
     if (!response.ok) throw await refusalOf(response);
     const text = await response.text();
     return text ? JSON.parse(text) : null;
@@ -174,10 +176,10 @@ async function askOnce(path, method, { body, query, headers, signal: abort, key,
   }
 }
 
-/** Somebody answered: the server is there, and its clock can be learned. */
-export function answered(response) {
+/** Somebody answered: the server is there, and its clock can be learned, unless the answer was long on its way. */
+export function answered(response, tookMs = 0) {
   const date = Date.parse(response.headers.get("Date") ?? "");
-  if (Number.isFinite(date)) learnClock(date);
+  if (Number.isFinite(date) && tookMs < SLOW_MS) learnClock(date);
   if (!reach.value.ok) {
     reach.value = { ok: true, since: Date.now(), error: null };
     generation.value += 1; // whatever was told meanwhile has to be read
