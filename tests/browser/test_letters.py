@@ -135,10 +135,8 @@ def test_whoever_is_second_is_told_so(server: Served, open_page: Callable[..., P
 def test_with_keys_alone(server: Served, open_page: Callable[..., Page]) -> None:
     page = open_page(server, "#/letters?session=keys")
     expect(row(page, "with keys")).to_have_count(2)
-    page.keyboard.press("j")
-    page.keyboard.press("Space")
-    page.keyboard.press("j")
-    page.keyboard.press("Space")
+    for key in "jxjx":
+        page.keyboard.press(key)
     expect(page.get_by_text("2 letters chosen")).to_be_visible()
     page.keyboard.press("k")
     page.keyboard.press("e")

@@ -218,7 +218,7 @@ def test_settings_are_found_with_their_origins_and_secrets_stay_hidden(
     page.keyboard.type("queue.cap")
     row = row_of(page, "queue.cap")
     expect(row).to_contain_text("50")
-    expect(row).to_contain_text("default 100000")
+    expect(row).to_contain_text("default 20")
     expect(row).to_contain_text("agent.yaml:5")
     expect(page.get_by_text("1 setting", exact=True)).to_be_visible()
     search.fill("api_key")

@@ -23,8 +23,8 @@ tool_effects: {wait: idempotent}
 queue:
   mode: followup
   lane_handlers:
-    execute: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: 4000, labels: [crane]}
-    query: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: 4000}
+    execute: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: 120000, labels: [crane]}
+    query: {mode: external, ordered: false, timeout_ms: 600000, lease_ms: 120000}
 lanes: {main: 8}
 gateway: {drain_ms: 500}
 """

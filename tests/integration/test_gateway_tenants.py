@@ -297,7 +297,7 @@ class Houses:
         """What the second is told by a route about a thing."""
         method, path = route.split(" ")
         if "{" in path:
-            path = f"{path[: path.index('{')]}{thing}{path[path.index('}') + 1 :]}"
+            path = f"{path[: path.index('{')]}{thing}{path[path.index('}') + 1 :]}".replace("{number}", "1")
         said = json.dumps(ask.body).replace(LEASE, self.lease).replace(THING, thing)
         body, headers = json.loads(said), self.second
         query = {name: self.ids.get(value, value) for name, value in ask.query.items()}

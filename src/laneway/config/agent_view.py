@@ -16,10 +16,11 @@ from laneway.mail import Drop, Mode
 __all__ = (
     "AGENT_DEFAULTS",
     "Seen",
-    "agent_defaults",
     "is_of_agent",
     "seen_by_agent",
     "seen_by_inbox",
+    "seen_by_server",
+    "server_defaults",
     "words_for",
 )
 
@@ -74,10 +75,26 @@ def seen_by_agent(effective: Effective) -> tuple[Seen, ...]:
     return tuple(found)
 
 
+def seen_by_server(effective: Effective) -> tuple[Seen, ...]:
+    """The values that a server goes by: its inbox has the settings of messages and lanes, its agents have the rest."""
+    others = {("queue", "on_crash"), ("spawn",)}  # runs have checkpoints; sub-agents their own settings
+    found: list[Seen] = []
+    for value in effective.values:
+        is_set = value.origin.layer is not Layer.DEFAULT
+        if value.path == ("on_crash",) and not is_set:
+            origin = Origin(layer=Layer.DEFAULT, note="of an agent")
+            found.append(Seen(value=replace(value, value=AGENT_DEFAULTS[value.path], origin=origin)))
+        elif value.path[:2] not in others and value.path[:1] not in others:
+            found.append(Seen(value=value))
+        elif is_set:
+            found.append(Seen(value=value, is_used=False))
+    return tuple(found)
+
+
 @functools.cache
-def agent_defaults() -> Mapping[Path, Any]:
-    """What every setting of an agent is when nobody says anything; those with names of their own are not there."""
-    return {seen.value.path: seen.value.value for seen in seen_by_agent(load(environ={}))}
+def server_defaults() -> Mapping[Path, Any]:
+    """What every setting of a server is when nobody says anything; those with names of their own are not there."""
+    return {seen.value.path: seen.value.value for seen in seen_by_server(load(environ={}))}
 
 
 @functools.cache

@@ -199,7 +199,8 @@ def _broken(rows: Sequence[StateRow], since_ms: int) -> Iterable[Care]:
 
 def _of_paused(lane: Lane, now: int) -> Care:
     waiting = lane_stats(lane, now=now).waiting
-    return Care(id=lane.name, title=lane.name, why=f"it is paused, and {waiting or 'nothing'} waits there")
+    verb = "wait" if waiting > 1 else "waits"
+    return Care(id=lane.name, title=lane.name, why=f"it is paused, and {waiting or 'nothing'} {verb} there")
 
 
 def _of_closed(lane: Lane) -> Care:

@@ -19,7 +19,10 @@ __all__ = ("end_job",)
 
 async def end_job(gateway: Gateway, entry: Entry, work: Work, reason: str) -> str:
     """End a job; what was done, in words. Raises `ConflictError` for what may not be ended now."""
-    owner = work.owner
+    engine, owner = gateway.lanes.engine, work.owner
+    if entry.id not in engine.kernel.jobs:
+        # It has ended while the audit was written. What its session does by now is something else, and goes on.
+        raise UnknownJobError(job_id=entry.id)
     workspace = None if owner is None else gateway.workspaces.get(owner.workspace)
     if owner is not None and workspace is not None:
         if work.kind == TURN and entry.attempt == 0:
@@ -28,9 +31,6 @@ async def end_job(gateway: Gateway, entry: Entry, work: Work, reason: str) -> st
             return await _end_run(workspace, owner, entry, reason)
         if work.kind == TOOL:
             _check_interruptible(workspace, owner, entry, work)
-    engine = gateway.lanes.engine
-    if entry.id not in engine.kernel.jobs:  # it has ended while the audit was written
-        raise UnknownJobError(job_id=entry.id)
     if not engine.stop(entry.id, reason):
         raise ConflictError(
             f"job {entry.id} cannot be ended from outside", hint="it is ending, or is a slot in use", job_id=entry.id

@@ -100,7 +100,7 @@ class Gateway:
         self.usage = UsageBooks(self.store, self.env.clock)
         self.admission = Admission(self)
         self.letter_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Of the dead letters that somebody changes at this moment."""
+        """Of the dead letters that somebody changes at this moment, and of the calls that somebody settles."""
         self.observer = Observer(self, os.environ if environ is None else environ)
         self.pruning = Pruning(self)
         self.traffic = Traffic(self)

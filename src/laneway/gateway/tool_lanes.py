@@ -109,6 +109,8 @@ async def apply_to(session: AsyncSession, lane: str, change: LaneChange) -> bool
     name = f"{lanes.scope}/{lane}"
     if change.handler:
         await session.set_lane_handler(lane, replace(lanes.handler_of(lane), **change.handler))
+    if name not in engine.engine.kernel.registry.lanes:
+        return False  # the session was closed meanwhile: a lane that is made anew here would be nobody's
     if change.concurrency is not None:
         engine.resize(name, change.concurrency)
     if change.paused is not None:

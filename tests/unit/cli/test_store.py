@@ -38,7 +38,7 @@ def test_check_says_how_a_store_is(path: Path) -> None:
     code, out, err = run("check", "--store", f"sqlite:///{path}")
     assert (code, err) == (0, "")
     assert f"{path}: sound, not in use" in out
-    assert "schema 1, opened 1 times" in out
+    assert "schema 2, opened 1 times" in out
     assert "messages     1     1" in out
 
 

@@ -294,3 +294,48 @@ def test_code_between_fences_is_told_from_what_is_said() -> None:
         [[False, "", "a ``` b"]],
         [[True, "md", "```"]],
     ]
+
+
+def test_a_message_that_a_second_run_takes_up_is_shown_once() -> None:
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        m.takeEvent(chat, ...stored(1, "turn.started", { turn_id: "a", state: "starting", messages: ["m1"] }));
+        const ended = { turn_id: "a", state: "interrupted", run_ms: 1, answer: null };
+        m.takeEvent(chat, ...stored(2, "turn.ended", ended));
+        learn(chat);
+        blocks.blocksOf(chat);
+        const before = blocks.canResume(chat.runs.get("a"));
+        m.takeEvent(chat, ...stored(3, "turn.started", { turn_id: "b", state: "starting", messages: ["m1"] }));
+        blocks.blocksOf(chat);
+        const openers = (id) => blocks.openersOf(chat, chat.runs.get(id));
+        const texts = (list) => list.map((each) => each.text);
+        return [before, blocks.canResume(chat.runs.get("a")), texts(openers("a").shown), texts(openers("b").shown),
+          texts(openers("b").again)];
+        """
+    )
+    assert shown == [True, False, ["hi"], [], ["hi"]]
+
+
+def test_what_becomes_of_a_message_in_a_second_run_is_shown_by_the_first() -> None:
+    """The block of a run is drawn anew only when its version grows, and the first run had ended long since."""
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        m.takeEvent(chat, ...stored(1, "turn.started", { turn_id: "a", state: "starting", messages: ["m1"] }));
+        m.takeEvent(chat, ...stored(2, "turn.ended", { turn_id: "a", state: "interrupted", run_ms: 1, answer: null }));
+        const running = { message_id: "m1", turn_id: "b", state: "running" };
+        m.takeEvent(chat, ...stored(3, "message.started", running));
+        m.takeEvent(chat, ...stored(4, "turn.started", { turn_id: "b", state: "starting", messages: ["m1"] }));
+        learn(chat);
+        blocks.blocksOf(chat);
+        const before = chat.runs.get("a").v;
+        blocks.blocksOf(chat);
+        const still = chat.runs.get("a").v;
+        const ran = { message_id: "m1", turn_id: "b", state: "ran", outcome: "succeeded" };
+        m.takeEvent(chat, ...stored(5, "message.ended", ran));
+        blocks.blocksOf(chat);
+        return [still === before, chat.runs.get("a").v > before, chat.messages.get("m1").state];
+        """
+    )
+    assert shown == [True, True, "ran"]

@@ -117,6 +117,8 @@ def test_calls_of_workers_and_in_the_background_say_where_they_are() -> None:
 
 def test_a_name_of_a_session_is_checked_before_it_is_sent() -> None:
     script = "return given.map((name) => m.nameTrouble(name));"
-    good, empty, slash, long, control = play("views/new_session.js", script, ["ok: 1", " ", "a/b", "x" * 201, "a\nb"])
-    assert good == ""
-    assert all((empty, slash, long, control))
+    good, dotted, *bad = play(
+        "views/new_session.js", script, ["ok: 1", "a..", " ", "a/b", "x" * 201, "a\nb", ".", " .. "]
+    )
+    assert good == dotted == ""
+    assert all(bad)

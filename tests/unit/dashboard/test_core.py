@@ -267,6 +267,26 @@ def test_an_address_has_its_query_and_leaves_out_what_is_not_said() -> None:
     assert play("core/api.js", script) == ["/v1/lanes", "http://localhost/v1/a?x=1&off=false&s=a+b&s=%26"]
 
 
+def test_what_cannot_stand_in_an_address_is_refused_and_asks_for_nothing_else() -> None:
+    script = """
+      globalThis.fetch = async (url) => { throw new Error(`asked for ${url}`); };
+      const refused = [];
+      for (const name of ["..", "."]) {
+        await m.ask(`/sessions/${encodeURIComponent(name)}/messages`).catch((error) => refused.push(error.status));
+      }
+      const others = [`/sessions/${encodeURIComponent("%2e%2e")}/events`, "/a...b"];
+      return [refused, ...others.map((path) => m.addressOf(path).pathname)];"""
+    assert play("core/api.js", script) == [[400, 400], "/v1/sessions/%252e%252e/events", "/v1/a...b"]
+
+
+def test_a_token_that_cannot_be_sent_is_none_and_no_server_that_is_away() -> None:
+    script = """
+      globalThis.fetch = async (url, given) => { new Headers(given.headers); };
+      const error = await m.ask("/about", { as: "lw_…" }).catch((each) => each);
+      return [error.name, error.status, m.reach.value.ok];"""
+    assert play("core/api.js", script) == ["Refused", 401, True]
+
+
 ASKED = """
   const asked = [];
   const answers = [];

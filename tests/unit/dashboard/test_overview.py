@@ -39,6 +39,14 @@ def test_the_most_urgent_comes_first_and_what_is_none_is_left_out() -> None:
     assert play(OVERVIEW, script, given) == [["approvals", "2"], ["ledger", "200+"], ["limits", "1"]]
 
 
+def test_the_words_of_a_run_do_not_repeat_its_badge() -> None:
+    given = [
+        {"doing": "waiting", "state": "running", "words": "waits for an approval: bash"},
+        {"doing": "tools", "state": "running", "words": "runs bash"},
+    ]
+    assert play(OVERVIEW, "return given.map((each) => m.restOf(each))", given) == ["for an approval: bash", "runs bash"]
+
+
 def test_there_is_a_way_out_of_every_wait() -> None:
     def group(why: str, words: str = "", lane: str = "", *examples: str) -> dict[str, Any]:
         return {"why": why, "words": words, "lane": lane, "examples": list(examples)}

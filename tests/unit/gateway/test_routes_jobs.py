@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from laneway.models import ScriptedModel, call, say
 from laneway.records import JobId
 from laneway.rows import Owner
@@ -103,6 +105,55 @@ async def test_a_turn_that_runs_is_ended_as_its_run(tmp_path: Path) -> None:
         final = await stage.gateway.default.inbox.status(sent["message_id"])
         assert final.outcome == "interrupted"
         assert (await stage.send("ada", "again"))["message_id"]
+
+
+@pytest.mark.parametrize("lane", ["main", "model:scripted"])
+async def test_the_next_run_of_a_session_is_not_ended_for_a_job_that_ended_while_the_audit_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: str
+) -> None:
+    first, second = Held(say("one")), Held(say("two"))
+    async with still(tmp_path, script=[first, second]) as (stage, _, _):
+        await post(stage, "ada", "hello")
+        await first.asked.wait()
+        sent = await post(stage, "ada", "and this")
+        write = stage.gateway.audit.record
+
+        async def slow(*given: Any, **facts: Any) -> None:
+            await write(*given, **facts)
+            first.let_go()
+            await second.asked.wait()
+
+        operator, job_id = stage.operator(), job_in(stage, lane)
+        monkeypatch.setattr(stage.gateway.audit, "record", slow)
+        answer = await stage.client.post(f"/v1/jobs/{job_id}/cancel", headers=operator)
+        assert refusal(answer) == (404, "unknown_job")
+        second.let_go()
+        await ended(stage, sent["message_id"])
+        assert (await stage.gateway.default.inbox.status(sent["message_id"])).outcome == "succeeded"
+
+
+async def test_what_came_later_is_not_withdrawn_for_a_turn_that_was_given_up_while_the_audit_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with still(tmp_path) as (stage, _, _):
+        stage.gateway.lanes.pause("main")
+        first = await post(stage, "ada", "one")
+        await until(lambda: job_in(stage, "main"))
+        operator, job_id, later = stage.operator(), job_in(stage, "main"), list[dict[str, Any]]()
+        write = stage.gateway.audit.record
+
+        async def slow(*given: Any, **facts: Any) -> None:
+            await write(*given, **facts)
+            await stage.client.delete(f"/v1/messages/{first['message_id']}", headers=operator)
+            stage.gateway.default.inbox.engine.drop_slot(Owner("default", "default", "ada"))
+            later.append(await post(stage, "ada", "two"))
+            await until(lambda: job_in(stage, "main") not in ("", job_id))
+
+        monkeypatch.setattr(stage.gateway.audit, "record", slow)
+        answer = await stage.client.post(f"/v1/jobs/{job_id}/cancel", headers=operator)
+        assert refusal(answer) == (404, "unknown_job")
+        waiting = stage.gateway.default.inbox.pending("ada")
+        assert [each.message.id for each in waiting] == [later[0]["message_id"]]
 
 
 async def test_with_the_call_of_a_model_its_run_ends(tmp_path: Path) -> None:

@@ -317,3 +317,24 @@ async def test_labels_of_a_lane_hold_from_the_next_call_on(tmp_path: Path) -> No
         await finish(stage, lease)
         await ended(stage, sent["message_id"])
         assert outputs(stage) == ["made elsewhere"] * 2
+
+
+async def test_a_lane_that_went_with_its_session_while_the_audit_was_written_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_stage(tmp_path, text=LANED, store=MemoryStore()) as stage:
+        await stage.send("s1", "hello")
+        session = stage.gateway.default.live_session("default", "s1")
+        assert session is not None
+        operator, write = stage.operator(), stage.gateway.audit.record
+        lanes = stage.gateway.lanes.engine.kernel.registry.lanes
+        assert "s:s1/query" in lanes
+
+        async def slow(*given: Any, **facts: Any) -> None:
+            await write(*given, **facts)
+            await session.close()
+
+        monkeypatch.setattr(stage.gateway.audit, "record", slow)
+        answer = await stage.client.patch("/v1/lanes/s:s1/query", json={"paused": True}, headers=operator)
+        assert refusal(answer) == (404, "unknown_lane")
+        assert "s:s1/query" not in lanes

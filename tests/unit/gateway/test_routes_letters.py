@@ -209,8 +209,11 @@ async def test_settings_are_shown_with_their_origins_and_without_secrets(tmp_pat
         key = found["providers.openai.api_key"]
         assert (key["value"], key["hidden"]) == (None, True)
         assert "sk-very-secret" not in answer.text
-        assert (found["queue.mode"]["default"], found["queue.mode"]["is_default"]) == ("followup", False)
-        assert (found["queue.cap"]["value"], found["queue.cap"]["is_default"]) == (100_000, True)
+        assert (found["queue.mode"]["default"], found["queue.mode"]["is_default"]) == ("collect", False)
+        # its inbox goes by these, and an agent in a script by others
+        assert [found[f"queue.{name}"]["value"] for name in ("cap", "drop")] == [20, "summarize"]
+        assert found["queue.cap"]["is_default"] is True
+        assert found["lanes.main.concurrency"]["used"] is True
         assert "message" in found["queue.mode"]["says"]
 
 

@@ -57,6 +57,34 @@ async def test_an_unknown_call_is_settled_once_and_it_is_known_by_whom(tmp_path:
         assert [(each.actor, each.action, each.target) for each in actions] == [("ada", "ledger.settle", entry)]
 
 
+@pytest.mark.parametrize("key", ["s1", "s1~0123456789ab"])
+async def test_of_two_who_settle_a_call_at_once_one_is_refused_and_the_session_hears_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        entry = await entry_in(stage, MINE._replace(session=key), "a", LedgerState.UNKNOWN)
+        path, operator, write = f"/v1/ledger/{entry}/settle", stage.operator(), stage.gateway.audit.record
+
+        async def slow(*given: Any, **facts: Any) -> None:
+            await write(*given, **facts)
+            for _ in range(20):
+                await asyncio.sleep(0)  # the other one comes meanwhile
+
+        async def said(*, happened: bool) -> tuple[int, Any]:
+            body = {"reason": "I have looked", "happened": happened, "go_on": True}
+            answer = await stage.client.post(path, json=body, headers=operator)
+            return answer.status_code, answer.json()
+
+        monkeypatch.setattr(stage.gateway.audit, "record", slow)
+        answers = sorted(await asyncio.gather(said(happened=True), said(happened=False)), key=lambda each: each[0])
+        assert [status for status, _ in answers] == [200, 409]
+        settled = answers[0][1]
+        shown = await body_of(await stage.client.get(f"/v1/ledger/{entry}", headers=operator))
+        assert shown["happened"] is settled["happened"]
+        told = await body_of(await stage.client.get(f"/v1/messages/{settled['message_id']}"))
+        assert ("do not make it again" in told["text"]) is settled["happened"]
+
+
 async def test_nobody_else_settles_a_call(tmp_path: Path) -> None:
     async with gateway_stage(tmp_path) as stage:
         entry = await entry_in(stage, MINE, "a", LedgerState.UNKNOWN)

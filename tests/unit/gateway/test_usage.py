@@ -213,4 +213,5 @@ async def test_it_is_shown_how_close_runs_have_come_to_their_limits(tmp_path: Pa
         rounds = limits["max_tool_rounds"]
         assert (rounds["limit"], rounds["used"], rounds["session_key"]) == (7, 1, "s1")
         assert limits["max_output_tokens"]["used"] == 50
+        assert limits["max_calls_per_answer"]["limit"] == 64  # what holds where nobody says anything
         assert (limits["max_execution_time_ms"]["limit"], limits["max_execution_time_ms"]["used"]) == (60_000, None)

@@ -10,7 +10,7 @@ from fastapi import Query
 from pydantic import Field
 
 from laneway.agent.host import account_of
-from laneway.config.agent_view import Seen, agent_defaults, seen_by_agent, words_for
+from laneway.config.agent_view import Seen, seen_by_server, server_defaults, words_for
 from laneway.config.origins import Layer
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.lookup import sees_shared
@@ -89,7 +89,7 @@ async def show(gateway: GatewayOf, caller: CallerOf, workspace: WorkspaceOf) -> 
     """Every value a workspace goes by, and which file, variable or option it came from. Secrets are hidden."""
     caller.check_shared()
     effective = workspace.spec.effective
-    found = () if effective is None else seen_by_agent(effective)
+    found = () if effective is None else seen_by_server(effective)
     files = [] if effective is None else list(effective.files)
     return ConfigView(
         workspace=workspace.name,
@@ -165,7 +165,7 @@ def _changes(gateway: Gateway, workspace: Workspace) -> list[ChangeView]:
 def _value(seen: Seen) -> ValueView:
     value, origin = seen.value, seen.value.origin
     shown = None if value.hidden else _plain(value.value)
-    usual = _plain(agent_defaults().get(value.path))
+    usual = _plain(server_defaults().get(value.path))
     return ValueView(
         setting=value.name,
         value=shown,

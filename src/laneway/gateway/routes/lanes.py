@@ -140,6 +140,8 @@ async def change(
     facts = body.model_dump(exclude={"reason"}, exclude_unset=True)
     where = {} if workspace is None else {"workspace": workspace.name}
     await gateway.audit.record(caller, "lane.change", name, reason=body.reason, **facts, **where)
+    if name not in gateway.lanes.engine.kernel.registry.lanes:  # its session was closed while the audit was written
+        raise UnknownLaneError(lane=name, suggestion=_near(gateway, name), known=("those of GET /v1/lanes",))
     gateway.traffic.note_change(name, paused=wanted.paused, reason=body.reason)
     if owner is not None:
         await apply_to(owner, name.rpartition("/")[2], wanted)

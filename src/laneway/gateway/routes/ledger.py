@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from laneway.agent.book import Book
 from laneway.agent.subagents import root_of
 from laneway.errors import ConflictError, NotFoundError
+from laneway.gateway.access import Caller
 from laneway.gateway.deps import CallerOf, GatewayOf, OperatorOf, WorkspaceOf
 from laneway.gateway.lookup import find_entry, find_session
 from laneway.gateway.routes.sessions import Limit
@@ -36,8 +38,8 @@ class Settlement(BaseModel):
     )
 
     reason: str = Field(min_length=1, max_length=2_000)
-    happened: bool | None = Field(None, description="Whether the call had its effect; null: that is not said.")
-    go_on: bool = Field(
+    happened: StrictBool | None = Field(None, description="Whether the call had its effect; null: that is not said.")
+    go_on: StrictBool = Field(
         default=False,
         description="Tell the agent: a message to its session says what was found out, and that it is to go on. A call "
         "that did not happen is to be made again.",
@@ -108,6 +110,11 @@ async def show(entry_id: str, gateway: GatewayOf, caller: CallerOf) -> LedgerVie
 @router.post("/ledger/{entry_id:path}/settle", summary="Say what became of a call")
 async def settle(entry_id: str, body: Settlement, gateway: GatewayOf, caller: OperatorOf) -> Settled:
     """Settle a call of which nobody knew how far it came. With `go_on` its session hears of it, and goes on."""
+    async with gateway.letter_locks.setdefault(f"ledger {entry_id}", asyncio.Lock()):  # what is told is what is kept
+        return await _settle(gateway, caller, entry_id, body)
+
+
+async def _settle(gateway: Gateway, caller: Caller, entry_id: str, body: Settlement) -> Settled:
     workspace, entry = await find_entry(gateway, caller, entry_id)
     if entry.state is not LedgerState.UNKNOWN:
         raise ConflictError(

@@ -16,6 +16,7 @@ from laneway.gateway.service import Gateway
 from laneway.gateway.usage import Key, RunSum, Sum, UsageBook
 from laneway.gateway.views import View, router_of
 from laneway.gateway.workspaces import Workspace
+from laneway.options import SessionOptions
 from laneway.runtime.schedules import check_timezone
 
 __all__ = ("router",)
@@ -202,7 +203,12 @@ def _facts(found: Sum) -> dict[str, Any]:
 
 def _limits(workspace: Workspace, runs: Mapping[str, RunSum]) -> list[RunLimit]:
     """The limits of the agent of a workspace. What is not measured here has no `used`."""
-    options = workspace.agent.options
+    options, usual = workspace.agent.options, SessionOptions.defaults()
+
+    def limit_of(name: str) -> Any:
+        given = getattr(options, name)
+        return getattr(usual, name) if given is None else given
+
     sized: tuple[tuple[str, Literal["rounds", "tokens"], str], ...] = (
         ("max_tool_rounds", "rounds", "calls"),
         ("max_output_tokens", "tokens", "most_output"),
@@ -214,7 +220,7 @@ def _limits(workspace: Workspace, runs: Mapping[str, RunSum]) -> list[RunLimit]:
             RunLimit(
                 workspace=workspace.name,
                 name=name,
-                limit=getattr(options, name),
+                limit=limit_of(name),
                 unit=unit,
                 used=None if top is None else getattr(top[1], measure),
                 run_id=None if top is None else top[0],
@@ -230,7 +236,7 @@ def _limits(workspace: Workspace, runs: Mapping[str, RunSum]) -> list[RunLimit]:
         ("max_subagent_depth", "levels"),
     )
     for name, what in plain:
-        value = getattr(options, name)
+        value = limit_of(name)
         if value is not None:
             items.append(RunLimit(workspace=workspace.name, name=name, limit=value, unit=what))
     return items

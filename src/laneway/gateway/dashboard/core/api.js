@@ -5,6 +5,7 @@ import { learnClock } from "./format.js";
 
 const WORKSPACE = "laneway.workspace";
 const TIMEOUT_MS = 60000;
+const SLOW_MS = 1000; // what an answer says of the time is old by then
 const PAGE = (/\/page\/([0-9a-f]+)\//.exec(import.meta.url) || [])[1] ?? "";
 const HERE = typeof location === "undefined" ? "http://localhost/" : location.href;
 
@@ -85,8 +86,12 @@ export function newKey() {
   return Array.from(random, (each) => each.toString(16).padStart(2, "0")).join("");
 }
 
-/** The address of something below `/v1`. */
+/** The address of something below `/v1`. A browser would make another one of a part that is "." or "..": it is refused. */
 export function addressOf(path, query) {
+  if (path.split("/").some((part) => part === "." || part === "..")) {
+    const hint = "The command line and programs can reach it.";
+    throw new Refused(400, { detail: "what is named . or .. cannot stand in an address", code: "bad_path", hint });
+  }
   const url = new URL(`v1${path}`, HERE);
   url.hash = "";
   for (const [name, value] of Object.entries(query || {})) {
@@ -105,6 +110,10 @@ export function headersOf({ headers = {}, reads, key, as } = {}) {
   const all = { ...headers };
   const workspace = reads ?? place.value.workspace;
   const secret = as ?? token.value;
+  if (/[^\x21-\x7e]/.test(secret)) {
+    const hint = "Copy it once more: a token has only plain letters, digits and signs.";
+    throw new Refused(401, { detail: "this is no token", hint }); // no browser sends it, and that looks as if nobody answered
+  }
   if (secret) all.Authorization = `Bearer ${secret}`;
   if (workspace) all["Laneway-Workspace"] = workspace;
   if (place.value.tenant) all["Laneway-Tenant"] = place.value.tenant;
@@ -155,8 +164,9 @@ async function askOnce(path, method, { body, query, headers, signal: abort, key,
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   given.signal = abort ? AbortSignal.any([abort, limit]) : limit;
   try {
+    const asked = performance.now();
     const response = await fetch(addressOf(path, query), given);
-    answered(response);
+    answered(response, performance.now() - asked);
     if (!response.ok) throw await refusalOf(response);
     const text = await response.text();
     return text ? JSON.parse(text) : null;
@@ -166,10 +176,10 @@ async function askOnce(path, method, { body, query, headers, signal: abort, key,
   }
 }
 
-/** Somebody answered: the server is there, and its clock can be learned. */
-export function answered(response) {
+/** Somebody answered: the server is there, and its clock can be learned, unless the answer was long on its way. */
+export function answered(response, tookMs = 0) {
   const date = Date.parse(response.headers.get("Date") ?? "");
-  if (Number.isFinite(date)) learnClock(date);
+  if (Number.isFinite(date) && tookMs < SLOW_MS) learnClock(date);
   if (!reach.value.ok) {
     reach.value = { ok: true, since: Date.now(), error: null };
     generation.value += 1; // whatever was told meanwhile has to be read

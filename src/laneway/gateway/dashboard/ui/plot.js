@@ -96,7 +96,7 @@ function optionsOf(node, series, { height, format, days, least }) {
     },
     axes: [
       { ...axis, size: 22, space: 60, values: timesOf, ...daily?.axis },
-      { ...axis, size: 44, values: (self, ticks) => ticks.map((each) => format(each)) },
+      { ...axis, size: widthOf, values: (self, ticks) => ticks.map((each) => format(each)) },
     ],
     series: [
       {},
@@ -111,4 +111,9 @@ function optionsOf(node, series, { height, format, days, least }) {
       })),
     ],
   };
+}
+
+/** How wide the axis of values is: as its longest label, so that none is cut. */
+function widthOf(self, labels) {
+  return Math.max(44, 12 + 7 * Math.max(0, ...(labels ?? []).map((each) => `${each}`.length)));
 }

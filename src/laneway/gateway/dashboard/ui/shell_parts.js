@@ -39,8 +39,8 @@ export function TokenDialog({ want }) {
         <input ref=${field} type="password" autocomplete="off" spellcheck=${false} value=${words}
           onInput=${(event) => setWords(event.target.value)} />
       </${Field}>
-      <p class="dim">A server that is started in a terminal prints one. Else make one:
-        <code>laneway token create me --scope ${scope === "chat" ? "operate" : scope}</code></p>
+      <p class="dim">A server that is started in a terminal prints one. Else an administrator makes one, or you do, while the server
+        is stopped: <code>laneway token create me --scope ${scope === "chat" ? "operate" : scope} --tenant '*'</code></p>
       <div class="dialog-foot">
         ${token.value ? html`<${Button} kind="quiet" onClick=${forget}>Forget the token in use</${Button}>` : null}
         <${Button} onClick=${() => want.done(false)}>Not now</${Button}>
@@ -55,7 +55,7 @@ async function tryToken(secret, scope) {
   if (!/^[\x21-\x7e]+$/.test(secret)) return "This is no token: a token has no spaces and only plain letters, digits and signs.";
   try {
     const facts = await ask("/about", { reads: "", as: secret });
-    return !scope || includes(facts.scopes, scope) ? "" : `This token does not have the scope "${scope}" here.`;
+    return !scope || includes(facts.scopes, scope) ? "" : `This token is not known here, or does not have the scope "${scope}".`;
   } catch (error) {
     return error.status === 401 ? "This token is not known here, or has ended." : error.message;
   }

@@ -9,6 +9,7 @@ import {
 } from "../ui/parts.js";
 import { statusOf } from "./chat_blocks.js";
 import { Log } from "./chat_log.js";
+import { isWaiting } from "./chat_model.js";
 import { ChatStore } from "./chat_store.js";
 import { Composer } from "./composer.js";
 import { COMMANDS } from "./composer_model.js";
@@ -101,7 +102,8 @@ function Announcer({ store }) {
 
 function Typing({ store }) {
   store.version.value;
-  const isOn = store.chat.typing && !store.live();
+  const { typing, messages } = store.chat; // a message that waits says by itself why
+  const isOn = typing && !store.live() && !isWaiting(messages.get(typing.messageId)?.state);
   return html`<div class="chat-typing dim" aria-hidden="true">${isOn ? "The message was taken, an answer is being prepared …" : ""}</div>`;
 }
 

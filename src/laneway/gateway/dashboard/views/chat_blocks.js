@@ -23,7 +23,30 @@ export function blocksOf(chat) {
     if (message.runId && !chat.runs.has(message.runId) && message.seq < first) continue; // its run has not been read yet
     found.push({ kind: "message", key: message.id, place: message.seq || Infinity, message, conversation: null });
   }
-  return divided(found.sort(inOrder), chat.conversation);
+  found.sort(inOrder);
+  noteRepeats(chat, found);
+  return divided(found, chat.conversation);
+}
+
+/** A message that a second run takes up (the process had ended, it came back) is shown once, with the first. */
+function noteRepeats(chat, found) {
+  const first = new Map();
+  const byId = new Map();
+  for (const { run } of found) {
+    if (!run) continue;
+    const again = run.messages.filter((id) => first.has(id));
+    if (again.join() !== run.again.join()) Object.assign(run, { again, v: run.v + 1 });
+    const states = again.map((id) => chat.messages.get(id)?.state).join();
+    if (states !== run.againStates) {
+      run.againStates = states; // the first run shows what becomes of them, though it has ended long since
+      for (const id of again) first.get(id).v += 1;
+    }
+    for (const before of [...again.map((id) => first.get(id)), byId.get(run.resumedFrom)]) {
+      if (before && !before.isContinued) Object.assign(before, { isContinued: true, v: before.v + 1 });
+    }
+    byId.set(run.id, run);
+    for (const id of [...run.messages, ...run.steered]) if (!first.has(id)) first.set(id, run);
+  }
 }
 
 function oldest(chat) {
@@ -57,8 +80,9 @@ export function waitingOf(chat) {
 
 /** The messages that a run began over: the first few, and how many more there are. */
 export function openersOf(chat, run) {
-  const shown = run.messages.slice(0, SHOWN_FIRST).map((id) => chat.messages.get(id)).filter((each) => each?.isKnown);
-  return { shown, more: Math.max(0, run.messages.length - SHOWN_FIRST) };
+  const fresh = run.messages.filter((id) => !run.again.includes(id));
+  const known = (ids) => ids.map((id) => chat.messages.get(id)).filter((each) => each?.isKnown);
+  return { shown: known(fresh.slice(0, SHOWN_FIRST)), more: Math.max(0, fresh.length - SHOWN_FIRST), again: known(run.again) };
 }
 
 /** What a run shows, in order: `{ kind: "round" | "text" | "steered" | "answer", … }`. */
@@ -166,7 +190,7 @@ export function canRetry(message) {
 }
 
 /** Whether a run can go on where it was cut off. */
-export const canResume = (run) => ["interrupted", "failed", "cancelled", "fenced"].includes(run.state);
+export const canResume = (run) => !run.isContinued && ["interrupted", "failed", "cancelled", "fenced"].includes(run.state);
 
 const DOES = {
   starting: "begins", thinking: "thinks", acting: "works", compacting: "shortens the conversation", waiting: "waits",

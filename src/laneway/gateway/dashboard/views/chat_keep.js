@@ -1,9 +1,10 @@
 /** Small helpers of a chat: what this tab keeps, and questions that are gathered. */
-import { place } from "../core/api.js";
+import { about, place } from "../core/api.js";
 
-/** A place in the storage of this tab, for one session. */
+/** A place in the storage of this tab, for one session: sessions of other tenants may have the same name. */
 export function keep(kind, key) {
-  const name = `laneway.${kind}.${place.peek().workspace}.${key}`;
+  const { workspace, tenant } = place.peek();
+  const name = ["laneway", kind, tenant || about.peek()?.tenant || "", workspace, key].map(encodeURIComponent).join("/");
   return {
     read: () => {
       try {

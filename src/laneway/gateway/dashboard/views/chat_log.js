@@ -42,7 +42,8 @@ function Waiting({ chat, store }) {
 }
 
 function Outbox({ store, onEdit }) {
-  return store.outbox.value.map((send) => html`<div class="chat-message chat-user chat-sending" key=${send.key}>
+  store.version.value;
+  return store.unseen().map((send) => html`<div class="chat-message chat-user chat-sending" key=${send.key}>
     <${Long} text=${send.text} />
     <div class="chat-became">
       ${send.state === "refused"

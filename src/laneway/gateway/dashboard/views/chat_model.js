@@ -30,6 +30,7 @@ export function newChat(key) {
     key,
     number: made, // tells it from the one before, when all is read anew
     messages: new Map(),
+    keys: new Set(), // what messages that are known were sent with
     runs: new Map(),
     open: new Set(), // the runs that have not ended, as far as is known
     unread: new Set(), // messages whose text is not known, or has changed
@@ -135,6 +136,7 @@ export function takeMessage(chat, facts, asOf = 0) {
     text: facts.text, kind: facts.kind, sender: facts.sender, channel: facts.channel, attachments: facts.attachments,
     arrivedMs: facts.arrived_ms, retryOf: facts.retry_of, mode: facts.mode,
   });
+  if (facts.idempotency_key) chat.keys.add(facts.idempotency_key);
   if (isFinalMessage(message.state) || message.eventSeq > asOf) {
     if (facts.position && isWaiting(message.state)) Object.assign(message, { position: facts.position, reason: facts.reason });
     return message;
@@ -156,6 +158,7 @@ export function takePending(chat, items) {
       text: facts.text, kind: facts.kind, sender: facts.sender, channel: facts.channel, attachments: facts.attachments,
       arrivedMs: facts.arrived_ms, retryOf: facts.retry_of, mode: facts.mode,
     });
+    if (facts.idempotency_key) chat.keys.add(facts.idempotency_key);
     if (!isLate) setMessage(chat, message, facts.disposition, { reason: facts.reason, position: facts.position });
   }
   return told;

@@ -236,13 +236,14 @@ function Foot({ run, store }) {
 /** A run: the messages that it began over, what it does and says, and how it ended. */
 export function Run({ run, chat, store }) {
   const status = statusOf(run);
-  const { shown: openers, more } = openersOf(chat, run);
+  const { shown: openers, more, again } = openersOf(chat, run);
   const items = contentOf(chat, run);
   const isOver = isFinalRun(run.state);
   const name = isOver ? "Run" : "Run that goes on";
   return html`<article class="chat-run ${isOver ? "" : "chat-live"}" data-run=${run.id} data-state=${run.state} aria-label=${name}>
     ${openers.map((each) => html`<${Message} key=${each.id} message=${each} store=${store} />`)}
     ${more ? html`<p class="chat-more dim">and ${plural(more, "more message")}, answered together</p>` : null}
+    ${again.map((each) => html`<p key=${each.id} class="chat-more dim">again over <q>${shown(each.text.slice(0, 80))}</q></p>`)}
     <div class="chat-answer">
       ${run.resumedFrom
         ? html`<p class="dim">It goes on where <a href=${href("story", "run", run.resumedFrom)}>a run before it</a> was cut off.</p>`

@@ -9,6 +9,9 @@ export function newRun(id) {
   return {
     id, v: 0, seq: 0, eventSeq: 0, lastSeq: 0, state: "", reason: "", isEnding: false, messages: [], steered: [], lines: new Map(),
     entered: new Map(), // when messages came in, for a run of which only the stored events were heard
+    again: [], // of its messages those that an earlier run began over
+    againStates: "", // what had become of those when they were shown last
+    isContinued: false, // a later run took up its messages
     rounds: [], isWhole: false, conversation: null, mode: "", beganMs: 0, endedMs: 0, answer: null, tokens: 0, cost: null,
     toolCalls: 0, plan: null, children: new Map(), waiting: null, retry: null, waitsFor: "", resumedFrom: "", notes: [],
   };

@@ -232,6 +232,11 @@ export class ChatStore {
     this.pump();
   }
 
+  /** What is on its way and not among the messages yet: an event may be faster than the answer, which may be lost. */
+  unseen() {
+    return this.outbox.value.filter((each) => each.state === "refused" || !this.chat.keys.has(each.key));
+  }
+
   setOutbox(list) {
     this.outbox.value = list;
     this.outboxPlace.write(list.length ? JSON.stringify(list) : "");
@@ -239,12 +244,14 @@ export class ChatStore {
   }
 
   setSend(key, change) {
+    if (this.isEnded) return; // whoever opens the chat next tries it again, and keeps what was written since
     this.setOutbox(this.outbox.value.map((each) => (each.key === key ? { ...each, ...change } : each)));
   }
 
-  /** Forget a send that was refused. */
+  /** Forget a send that was taken, or refused. */
   dropSend(key) {
-    this.setOutbox(this.outbox.value.filter((each) => each.key !== key));
+    const list = this.isEnded ? outboxOf(this.outboxPlace.read()) : this.outbox.value;
+    this.setOutbox(list.filter((each) => each.key !== key));
   }
 
   /** Try a refused send once more, with its key. */

@@ -4,7 +4,7 @@
 export function valueText(setting) {
   if (setting.hidden) return "hidden";
   const note = /^\((.*)\)$/.exec(setting.origin.note ?? "")?.[1];
-  return setting.value === null && note ? note : plain(setting.value);
+  return setting.value === null && note ? note.replaceAll("`", "") : plain(setting.value);
 }
 
 /** A text with names between backticks as parts: `[[text, isName]]`. */

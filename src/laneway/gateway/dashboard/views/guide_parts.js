@@ -50,7 +50,7 @@ export function Filling({ course, change, text, countOf }) {
       Send ${count} messages</${Button}> <a href=${href("lanes")}>Watch the lanes</a></div>
     ${now.error ? html`<${ErrorBox} error=${now.error} retry=${now.reload} />` : null}
     ${course.many ? html`<div class="stack" role="group" aria-label="The lane">
-      <${Slots} width=${lane.data?.concurrency ?? own.length} running=${own} />
+      <${Slots} width=${lane.data?.concurrency ?? own.length} running=${own} others=${(lane.data?.running ?? 0) - own.length} />
       <p class="dim" role="status">${wordsOf(own, waiting)}</p></div>` : null}`;
 }
 
@@ -60,9 +60,12 @@ function wordsOf(own, waiting) {
   return waiting ? `${runs}, ${plural(waiting.count, "waits", "wait")}: ${waiting.words}.` : `${runs}, nobody waits.`;
 }
 
-function Slots({ width, running }) {
-  const cells = Array.from({ length: Math.min(width, 24) }, (_, at) => running[at]);
-  return html`<ul class="guide-slots">${cells.map((work, at) => html`<li key=${at} class=${work ? "guide-slot guide-taken" : "guide-slot"}>
-    ${work ? html`<${Text}>${work.session_key.split("-").at(-1)}</${Text}>` : html`<span class="visually-hidden">free</span>`}
+/** Slots of the lane; `others` of them are taken by runs that were not sent here, such as that of the first step. */
+function Slots({ width, running, others }) {
+  const isTaken = (at) => at < running.length + others;
+  const nameOf = (at) => running[at]?.session_key.split("-").at(-1) ?? (isTaken(at) ? "other" : "");
+  const cells = Array.from({ length: Math.min(width, 24) }, (_, at) => nameOf(at));
+  return html`<ul class="guide-slots">${cells.map((name, at) => html`<li key=${at} class=${name ? "guide-slot guide-taken" : "guide-slot"}>
+    ${name ? html`<${Text}>${name}</${Text}>` : html`<span class="visually-hidden">free</span>`}
   </li>`)}</ul>`;
 }

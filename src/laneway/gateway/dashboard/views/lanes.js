@@ -117,7 +117,8 @@ function Lead({ traffic, isThere, show }) {
   return html`<span class="lane-lead">
     <b class="num">${number(running)}</b> running, <b class="num">${number(waiting)}</b> waiting${lends}${most}.
     ${longest ? html` Longest wait: <${Since} ms=${longest.oldest_since_ms} /> in${" "}
-      <button type="button" class="lane-link" onClick=${() => show(longest)}>${shown(shortName(longest))}</button>${why}.` : waiting ? null : " Nothing waits."}
+      <button type="button" class="lane-link" onClick=${() => show(longest)}>${shown(shortName(longest))}</button>${why}.`
+      : waiting ? null : " Nothing waits."}
     ${draining ? html` <${Badge} tone="warn">draining</${Badge}>` : null}</span>`;
 }
 

@@ -135,9 +135,13 @@ function sessionPlace(track) {
 
 /** The sessions in the order in which they are shown: those with something to do first, each by its name. */
 export function orderedSessions(traffic, keys) {
+  const { sessions } = grouped(traffic);
   const busy = [];
   const idle = [];
-  for (const key of keys) (traffic.atMs - (traffic.busy.get(key) ?? -Infinity) < BUSY_FOR_MS ? busy : idle).push(key);
+  for (const key of keys) {
+    const wasBusy = traffic.atMs - (traffic.busy.get(key) ?? -Infinity) < BUSY_FOR_MS;
+    (wasBusy || sessions.get(key).some((name) => isBusy(traffic.lanes.get(name))) ? busy : idle).push(key);
+  }
   return { busy, idle };
 }
 

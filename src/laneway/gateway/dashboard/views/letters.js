@@ -8,7 +8,7 @@ import { confirm } from "../ui/dialogs.js";
 import { useKeys } from "../ui/keys.js";
 import { Paged, usePages } from "../ui/load.js";
 import { Button, Empty, html, Page, useEffect, useRef, useState } from "../ui/parts.js";
-import { filterOf, isNarrow, kept, NOBODY, queryOf, toggled, toggledAll } from "./letters_model.js";
+import { editable, filterOf, isNarrow, kept, NOBODY, queryOf, toggled, toggledAll } from "./letters_model.js";
 import { useMany } from "./letters_many.js";
 import { EditDialog, Filter, LetterRow, Results } from "./letters_parts.js";
 import { Folded, useRefresh } from "./work_live.js";
@@ -43,7 +43,7 @@ export default function Letters({ query }) {
   const many = useMany(() => pages.reload());
   const deal = useDeal(many, () => setChoice(NOBODY));
   const search = useRef(null);
-  useLetterKeys({ search, order, choice, items, deal, setEditing });
+  useLetterKeys({ search, order, choice, setChoice, items, deal, setEditing });
   const lead = status !== "open" || pages.items === null ? "What could not be done, again and again."
     : !items.length ? "Nothing needs care."
     : `${pages.more ? "At least " : ""}${plural(items.length, "letter needs", "letters need")} somebody.`;
@@ -93,12 +93,12 @@ function useDeal(many, onBegun) {
   };
 }
 
-function useLetterKeys({ search, order, choice, items, deal, setEditing }) {
+function useLetterKeys({ search, order, choice, setChoice, items, deal, setEditing }) {
   const rowOf = (id) => document.querySelector(`[data-letter="${CSS.escape(id)}"]`);
   const current = () => order.indexOf(document.activeElement?.closest("[data-letter]")?.dataset.letter ?? "");
   const move = (by) => () => {
     const next = order[Math.max(0, Math.min(order.length - 1, current() < 0 ? 0 : current() + by))];
-    if (next) rowOf(next)?.querySelector("input, .letter-open")?.focus();
+    if (next) rowOf(next)?.querySelector(".letter-open")?.focus();
   };
   const chosen = () => {
     if (choice.ids.size) return order.filter((id) => choice.ids.has(id)).reverse();
@@ -108,8 +108,9 @@ function useLetterKeys({ search, order, choice, items, deal, setEditing }) {
     "/": { run: () => search.current?.focus(), text: "Go to the filter" },
     j: { run: move(1), text: "Next letter" },
     k: { run: move(-1), text: "Letter before" },
+    x: { run: () => current() >= 0 && setChoice(toggled(choice, order, order[current()])), text: "Choose the letter, or not" },
     r: { run: () => chosen().length && deal.retry({ ids: chosen() }), text: "Send what is chosen again" },
-    e: { run: () => items[current()] && setEditing(items[current()]), text: "Change the letter" },
+    e: { run: () => items[current()] && editable(items[current()]) && setEditing(items[current()]), text: "Change the letter" },
   }, "Dead letters");
 }
 

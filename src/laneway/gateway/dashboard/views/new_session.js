@@ -10,6 +10,7 @@ const NAME_MAX = 200;
 export function nameTrouble(name) {
   if (!name.trim()) return "A session needs a name.";
   if (name.trim().length > NAME_MAX) return `A name has at most ${NAME_MAX} characters.`;
+  if (/^\.{1,2}$/.test(name.trim())) return "A name is not only dots: it stands in addresses.";
   if (name.includes("/")) return "A name has no slash: it stands in addresses.";
   if (/[\u0000-\u001f\u007f]/.test(name)) return "A name has no line breaks and no control characters.";
   return "";

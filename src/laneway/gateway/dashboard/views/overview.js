@@ -8,7 +8,7 @@ import { Badge, Button, Empty, html, Page, Since, Text, toast, useEffect, useMem
 import { Plot } from "../ui/plot.js";
 import { confirm } from "../ui/dialogs.js";
 import { Needs } from "./overview_parts.js";
-import { capital, doingOf, needs, pacer, sentenceOf, traffic, wayOut } from "./overview_model.js";
+import { capital, doingOf, needs, pacer, restOf, sentenceOf, traffic, wayOut } from "./overview_model.js";
 
 const POLL_MS = 5000; // what an operator does elsewhere is no event
 const PLOT_HEIGHT = 96;
@@ -73,7 +73,7 @@ function AtWork({ now, reload }) {
   return html`<section class="card stack" aria-labelledby="overview-work">
     <div class="row spread"><h2 id="overview-work">At work</h2>
       <${Badge} tone=${now.running ? "run" : "off"}>${number(now.running)}</${Badge}></div>
-    ${now.at_work.length ? null : html`<p class="dim">No run goes on. Whatever is sent begins at once.</p>`}
+    ${now.at_work.length ? null : html`<p class="dim">No run goes on.${now.waiting ? "" : " Whatever is sent begins at once."}</p>`}
     <ul class="overview-list">${now.at_work.map((work) => html`<${Work} key=${work.run_id} work=${work} reload=${reload} />`)}</ul>
     ${more > 0 ? html`<a href=${href("sessions")}>and ${plural(more, "more session", "more sessions")}</a>` : null}
   </section>`;
@@ -91,7 +91,7 @@ function Work({ work, reload }) {
   return html`<li class="overview-item">
     <div class="overview-main">
       <a class="overview-name" href=${href("chat", work.session_key)}><${Text}>${work.session_key}</${Text}></a>
-      <span class="overview-words"><${Badge} tone=${doing.tone}>${doing.text}</${Badge}> <${Text}>${work.words}</${Text}></span>
+      <span class="overview-words"><${Badge} tone=${doing.tone}>${doing.text}</${Badge}> <${Text}>${restOf(work)}</${Text}></span>
     </div>
     <div class="overview-side dim"><${Since} ms=${work.since_ms} />
       ${work.waiting ? html`<span>${plural(work.waiting, "waits", "wait")}</span>` : null}</div>

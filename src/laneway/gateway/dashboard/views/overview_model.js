@@ -48,6 +48,12 @@ export function doingOf(work) {
   return DOING[work.doing] ?? { tone: "off", text: work.state };
 }
 
+/** The words for what a run does, without the one that its badge says already. */
+export function restOf(work) {
+  const said = `${doingOf(work).text} `;
+  return work.words.startsWith(said) ? work.words.slice(said.length) : work.words;
+}
+
 /** What somebody can do about a group of messages that wait: `{ text, route, params }` or `{ text, lane }`. */
 export function wayOut(group) {
   if (group.why === "slot" && group.lane && / is paused/.test(group.words)) return { text: "Resume lane", lane: group.lane };

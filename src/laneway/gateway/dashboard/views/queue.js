@@ -60,8 +60,8 @@ function Rows({ queue, rows, render, act, tallId }) {
   return html`${problem}
     <${QueueList} rows=${rows} render=${render} label="Waiting messages" tallId=${tallId} onRange=${queue.onRange}
       onMove=${act.move} onKey=${onKey} />
-    <p class="dim queue-hint queue-keys">Drag by ⠿, or <kbd>Alt</kbd>+<kbd>↑</kbd><kbd>↓</kbd>; <kbd>Enter</kbd> edits, <kbd>h</kbd> holds,
-      <kbd>s</kbd> steers, <kbd>Del</kbd> withdraws.</p>`;
+    <p class="dim queue-hint queue-keys">Drag by ⠿, or <kbd>Alt</kbd>+<kbd>↑</kbd><kbd>↓</kbd>; <kbd>Enter</kbd> edits, <kbd>h</kbd>${" "}
+      holds, <kbd>s</kbd> steers, <kbd>Del</kbd> withdraws.</p>`;
 }
 
 /** Somebody is still typing, and the message is not in the list any more: what was typed is not lost. */

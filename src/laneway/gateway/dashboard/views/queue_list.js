@@ -6,6 +6,7 @@ const WIDE_ROW = 60;
 const NARROW_ROW = 104;
 const NARROW = 560;
 const EDGE = 36;
+const SPARE = 120;
 const FIELDS = "input, textarea, select";
 
 /**
@@ -86,9 +87,10 @@ export function QueueList({ rows, render, label, tallId, onRange, onMove, onKey 
     if (extra >= 0 && (extra < from || extra >= to)) indexes.push(extra); // where somebody types or stands is never taken away
   }
   const reached = at >= 0 ? at : from;
+  const height = rows.length * rowHeight + (tall >= 0 && tall >= rows.length - 3 ? SPARE : 0); // an editor at the end needs room
   return html`<div class="queue-list scroll" ref=${box} onKeyDown=${keys} onFocusIn=${focusIn} onFocusOut=${focusOut}
     onPointerDown=${begin}>
-    <div class="queue-rows" role="list" aria-label=${label} style=${{ height: `${rows.length * rowHeight + (tall >= rows.length - 3 && tall >= 0 ? 120 : 0)}px` }}>
+    <div class="queue-rows" role="list" aria-label=${label} style=${{ height: `${height}px` }}>
       ${indexes.map((index) => {
         const row = rows[index];
         const id = row.message_id;

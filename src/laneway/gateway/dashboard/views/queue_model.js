@@ -8,9 +8,9 @@ const BEFORE = 30;
 /** The modes a waiting message can be sent as, and what each does at this moment. */
 export const MODES = [
   ["collect", "Collect", "waits for a quiet moment and shares a run with its neighbours"],
-  ["followup", "Follow-up", "gets a run of its own, after those before it"],
+  ["followup", "Follow up", "gets a run of its own, after those before it"],
   ["steer", "Steer", "goes into the running turn at its next boundary"],
-  ["steer-backlog", "Steer, then collect", "goes into the running turn, and what is left shares the next"],
+  ["steer-backlog", "Steer, then follow up", "goes into the running turn, and gets a run afterwards, too"],
   ["interrupt", "Interrupt", "ends the running turn and goes first"],
   ["rollback", "Roll back", "ends the running turn, forgets what it said, and goes first"],
 ];

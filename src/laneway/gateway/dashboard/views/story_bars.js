@@ -115,7 +115,7 @@ export function ticks(from, to) {
   const minutes = [15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400, 604800].map((each) => each * 1000);
   const step = [...units, 10000, ...minutes].sort((a, b) => a - b).find((each) => span / each <= 5) ?? span / 5;
   const found = [];
-  for (let at = 0; at <= span * 0.97; at += step) found.push({ at: at / span, text: duration(at) });
+  for (let at = 0; at <= span * 0.92; at += step) found.push({ at: at / span, text: duration(at) });
   return found;
 }
 

@@ -128,7 +128,7 @@ function Nothing({ isEnded, isNarrow }) {
   if (isEnded) return html`<${Empty} title="No external task has ended yet"><p>What workers did is listed here.</p></${Empty}>`;
   return html`<${Empty} title="No call waits for a worker">
     <p>Calls of tools in lanes whose mode is <code>external</code> come here, and go to <a href=${href("workers")}>workers</a>.
-      The mode of a lane is set in <a href=${href("lanes")}>Lanes</a>.</p></${Empty}>`;
+      The settings say which: <code>queue.lane_handlers</code>.</p></${Empty}>`;
 }
 
 function Section({ title, tasks, ...more }) {

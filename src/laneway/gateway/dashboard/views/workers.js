@@ -112,7 +112,7 @@ function HowTo() {
         : html`<div class="row"><code>${make}</code><${Copy} text=${make} label="Copy the command that makes a token" /></div>`}</li>
     <li>The worker, where the calls are to be made: <div class="row"><code>${start}</code>
       <${Copy} text=${start} label="Copy the command that starts a worker" /></div></li>
-    <li>A lane whose calls go to workers: set its mode to <code>external</code> in <a href=${href("lanes")}>Lanes</a>,
-      or in the settings: <code>queue.lane_handlers</code>.</li>
+    <li>A lane whose calls go to workers: <code>${"queue: {lane_handlers: {execute: {mode: external}}}"}</code> in the settings.
+      Where agents have such lanes, <code>laneway lane set execute --mode external</code> does it until the server ends.</li>
   </ol>`;
 }
