@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.stage import HOSTILE, OFFLINE, Served, allow, check_axe, check_harmless
 from tests.browser.work_stage import bury
+from tests.server_process import until
 
 pytestmark = pytest.mark.slow
 
@@ -146,8 +147,13 @@ def test_with_keys_alone(server: Served, open_page: Callable[..., Page]) -> None
     expect(page.get_by_role("button", name="Send again", exact=True)).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_text("2 sent again.")).to_be_visible()
-    lines = server.api("GET", "/v1/sessions/keys/history")["items"]
-    assert [each["text"] for each in lines if each["role"] == "user"][-2:] == ["with keys one", "with keys two"]
+
+    def texts() -> list[str]:
+        lines = server.api("GET", "/v1/sessions/keys/history")["items"]
+        return [each["text"] for each in lines if each["role"] == "user"]
+
+    until(lambda: len(texts()) == 4, "both messages to be answered")  # the second one waits for the first
+    assert texts()[-2:] == ["with keys one", "with keys two"]
 
 
 def test_texts_and_errors_never_run(server: Served, open_page: Callable[..., Page]) -> None:

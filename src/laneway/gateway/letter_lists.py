@@ -10,6 +10,7 @@ what became of the same letters, and those that were not dealt with are dealt wi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -107,6 +108,11 @@ class Letters:
         return await history.messages(owner, state=state, after_seq=seq, limit=SCAN)
 
 
+def _came(letter: Letter) -> tuple[int, int]:
+    """When it came: messages by their numbers, everything else by its end."""
+    return (0, letter.row.seq) if isinstance(letter, DeadMessage) else (1, letter_facts(letter)["died_ms"])
+
+
 def _place(letter: Letter) -> tuple[int, str]:
     return letter_facts(letter)["died_ms"], letter.id
 
@@ -181,7 +187,7 @@ class Dealer:
     async def deal_with(self, letters: Sequence[str], reason: str = "") -> list[Dealt]:
         """Send letters again, or forget them; one that is refused changes nothing for the others.
 
-        Letters of one session are dealt with in their order.
+        Letters of one session are dealt with in the order in which they came.
         """
         ids = list(dict.fromkeys(letters))
         lines, dealt = await self._by_session(ids), dict[str, Dealt]()
@@ -198,14 +204,16 @@ class Dealer:
         return [dealt[each] if each in dealt else await self._gone(each) for each in ids]
 
     async def _by_session(self, ids: Sequence[str]) -> dict[tuple[str, str], list[str]]:
-        """The letters that are there, by their sessions."""
-        lines: dict[tuple[str, str], list[str]] = {}
+        """The letters that are there, by their sessions, in the order in which they came, whoever named them how."""
+        there: list[Letter] = []
         for each in ids:
-            try:
-                facts = letter_facts(await dead_mail.find(self.gateway, self.caller, each))
-            except NotFoundError:
-                continue
-            lines.setdefault((facts.get("workspace") or "", facts.get("session_key") or ""), []).append(each)
+            with contextlib.suppress(NotFoundError):
+                there.append(await dead_mail.find(self.gateway, self.caller, each))
+        lines: dict[tuple[str, str], list[str]] = {}
+        for letter in sorted(there, key=_came):
+            facts = letter_facts(letter)
+            name = (facts.get("workspace") or "", facts.get("session_key") or "")
+            lines.setdefault(name, []).append(facts["letter_id"])
         return lines
 
     async def _deal_with_one(self, letter_id: str) -> Dealt:

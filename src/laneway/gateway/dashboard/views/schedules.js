@@ -6,7 +6,7 @@ import { go, href } from "../core/router.js";
 import { confirm } from "../ui/dialogs.js";
 import { useKeys } from "../ui/keys.js";
 import { Loaded, useLoad } from "../ui/load.js";
-import { Badge, Button, Empty, html, Page, Text, Time, toast, useEffect, useMemo, useState } from "../ui/parts.js";
+import { Badge, Button, Empty, html, Page, Text, Time, toast, useEffect, useMemo, useRef, useState } from "../ui/parts.js";
 import { ScheduleForm } from "./schedules_form.js";
 import { inZone, isOpen, isSameTime, resultOf, whenWords } from "./schedules_model.js";
 import { pacer } from "./overview_model.js";
@@ -15,12 +15,22 @@ const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 /** The view of schedules. `query.session` opens the form for a session. */
 export default function Schedules({ query }) {
-  const load = useLoad((signal) => ask("/schedules", { signal }), []);
+  const heard = useRef({ ended: 0, items: [], again: () => {} });
+  const load = useLoad(async (signal) => {
+    const before = heard.current.ended;
+    const data = await ask("/schedules", { signal });
+    heard.current.items = data.items;
+    // A run that ended while the list was on its way may still be open in it, and is told no more.
+    if (heard.current.ended !== before && data.items.some(isOpen)) heard.current.again();
+    return data;
+  }, []);
   const [edited, setEdited] = useState(query?.session ? { session: query.session } : null);
   const pace = useMemo(() => pacer(load.reload), [load.reload]);
+  heard.current.again = pace.told;
   const items = load.data?.items ?? [];
   const hear = (type) => {
-    if (type.startsWith("schedule.") || (type === "turn.ended" && items.some(isOpen))) pace.told();
+    if (type === "turn.ended") heard.current.ended += 1;
+    if (type.startsWith("schedule.") || (type === "turn.ended" && heard.current.items.some(isOpen))) pace.told();
   };
   useStream("/events", hear, { query: { replay: "none" }, onOpen: pace.told });
   useEffect(() => () => pace.stop(), [pace]);
