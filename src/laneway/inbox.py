@@ -71,6 +71,7 @@ from laneway.runtime.envelope import (
     storable,
     words_of,
 )
+from laneway.runtime.erasing import delete_session
 from laneway.runtime.errands import WAIT_LANE
 from laneway.runtime.inbox_options import channel_options, global_options, options_of, view_of
 from laneway.runtime.mail_engine import Handler, MailEngine
@@ -679,6 +680,13 @@ class Inbox:
         )
         return stopped
 
+    async def delete(self, session_key: str, *, tenant: str = "default", actor: str = "host") -> int:
+        """Erase everything about a session and its sub-agents', for good; what runs is ended first. How many rows."""
+        owner = self._owner(session_key, tenant)
+        for schedule in self.schedules(session_key, tenant=tenant):
+            await self.unschedule(schedule.id)
+        return await delete_session(self._engine, owner, actor=words_of(actor, "actor"))
+
     async def cancel(self, session_key: str, reason: str = "cancelled", *, tenant: str = "default") -> bool:
         """End the running turn of a session; what waits there stays. False: none runs, or it is ending already."""
         owner = self._owner(session_key, tenant)
@@ -743,6 +751,11 @@ class Inbox:
             kind=kind_of(kind),
             timezone=timezone,
         )
+
+    @property
+    def dedupe_ms(self) -> int:
+        """For how long it knows a platform's id again."""
+        return self._dedupe_ms
 
     @property
     def clockwork(self) -> Clockwork:

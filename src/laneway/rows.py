@@ -10,9 +10,11 @@ workspace when `session` is empty (durable jobs do).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = (
+    "HISTORY_KINDS",
+    "NAMING_KINDS",
     "Batch",
     "BatchResult",
     "EntryRow",
@@ -27,6 +29,14 @@ __all__ = (
     "StateRow",
     "Troubles",
 )
+
+
+HISTORY_KINDS: Final = ("turn", "approval", "child", "task", "round", "record", "compaction", "intent", "dead_letter")
+"""Kinds of state rows that are history once they are not live: retention lets go of these, and of no others."""
+
+
+NAMING_KINDS: Final = frozenset({"round", "record", "compaction", "intent"})
+"""Kinds of state rows whose body may name blobs, as hashes in `b`."""
 
 
 class Owner(NamedTuple):

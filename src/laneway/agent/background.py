@@ -552,6 +552,10 @@ class Background:
 
     # ---- questions ----
 
+    def in_hand(self) -> list[asyncio.Future[None]]:
+        """The ends of those that are made here, in this process."""
+        return [call.over for call in self._live.values() if not call.over.done() and not call.moved.task_id]
+
     def at_work(self) -> list[asyncio.Future[None]]:
         """The ends of the calls in the background."""
         return [call.over for call in self._live.values() if not call.over.done()]

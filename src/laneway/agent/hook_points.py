@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.hooks import Hooks
-from laneway.agent_events import AgentEvent
+from laneway.agent_events import AgentEvent, BudgetThresholdHitEvent
 from laneway.dialogue import Answer, ModelRequest, Prompt, ToolCall, Usage
 from laneway.errors import LanewayError, RunFailedError, text_of
 from laneway.kernel.hooks import HookAction
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ("RunHooks", "hooks_of", "tell_closed", "tell_opened")
 
-LABELS = ("tenant_id", "principal", "agent_template_id", "correlation_id")
 WITHHELD = "[A message was withheld: {reason}]"
 
 
 def hooks_of(session: AsyncSession) -> Hooks:
     """The hooks that the options of a session name."""
     settings = session.settings
-    found = {name: getattr(settings, name) for name in LABELS}
 
     def on_event(event: AgentEvent) -> None:
         found = session.host.sessions.get((session.key[0], event.session_id))  # itself, or one of its sub-agents
@@ -40,7 +38,7 @@ def hooks_of(session: AsyncSession) -> Hooks:
         settings.hooks,
         run_in_thread=session._in_thread,  # noqa: SLF001 - it makes them
         on_event=on_event,
-        labels={name: value for name, value in found.items() if value is not None},
+        labels=session.identity.labels,
     )
 
 
@@ -156,6 +154,11 @@ class RunHooks:
                 **_model(self._session), error=text_of(error), retry_after_ms=retry_after_ms, until_ms=until_ms
             )
             await self._hooks.tell("on_rate_limit", payload)
+
+    async def threshold_hit(self, event: BudgetThresholdHitEvent) -> None:
+        """A budget is nearly used up, or used up."""
+        if self._hooks.wants("budget_threshold_hit"):
+            await self._hooks.tell("budget_threshold_hit", self._payload(**event.data))
 
     # ---- the end ----
 

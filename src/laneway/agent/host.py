@@ -21,6 +21,7 @@ from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Final as Ended
 from laneway.mail import OnCrash
 from laneway.records import LaneConfig
+from laneway.runtime.budget_desk import BudgetDesk
 from laneway.runtime.errands import WAIT_LANE
 from laneway.runtime.task_desk import TaskDesk
 from laneway.system import HostEnv
@@ -97,6 +98,9 @@ class Host:
         self.closing: asyncio.Task[None] | None = None
         engine = self.inbox.engine
         self.desk = TaskDesk(engine, hall)
+        self.budgets = BudgetDesk(engine)
+        engine.on_loaded = self.budgets.load
+        engine.before_letting_go = self.budgets.close
         self.desk.settling = functools.partial(settling, self)
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.turn_lane = self._turn_lane
@@ -148,9 +152,13 @@ class Host:
             del self.sessions[session.key]
 
     def dismiss(self, session: AsyncSession) -> None:
-        """End the turn of a session, to be begun again when it is opened again; tell whoever waits for its messages."""
+        """End the turn of a session, to be begun again when it is opened again; tell whoever waits for its messages.
+
+        Who waits in a gateway for what a passivated session has not done yet goes on waiting: it will be done.
+        """
         if session.key not in self.sessions and self.is_open:
-            self.inbox.engine.dismiss(session.owner, ClosedError(opened=True, what="session"))
+            error = None if session.stays_known else ClosedError(opened=True, what="session")
+            self.inbox.engine.dismiss(session.owner, error)
 
     async def leave(self, guest: object) -> None:
         """A session (or a gateway) has no more use for the host; the last one closes it."""

@@ -7,16 +7,20 @@ that a turn keeps its own slot while its model and its tools are at work; it len
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
+from laneway.agent.budgeting import Budgeting
 from laneway.agent.hearing import heard_answer
 from laneway.agent.hook_points import RunHooks, withheld
 from laneway.agent.host import account_of
+from laneway.agent.peers import attachments_of
 from laneway.agent.planning import Planner
+from laneway.agent.recording import Recording
 from laneway.agent.round_clock import RoundClock
 from laneway.agent.streams import EventLog
 from laneway.agent.tool_calls import CallMaker
@@ -71,6 +75,7 @@ from laneway.mail import ApprovalState, Message, MessageKind, TurnState
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
+    from laneway.ports import Model
     from laneway.runtime.handles import Job
     from laneway.runtime.turns import Turn
 
@@ -115,20 +120,26 @@ class Run:
         self.origin = self.id
         self.error: BaseException | None = None
         self.ended = asyncio.Event()
+        self._rest = asyncio.Event()  # it is held between two steps
+        self.recording = Recording(self)
         self.planner = Planner(self)
         self.machine = self._new_machine()
         self.calls = CallMaker(self)
         self.hooks = RunHooks(self)
+        self.budgeting = Budgeting(self)
+        self.heard = False  # whether the model has begun to answer
+        self.parked_until = 0  # the end of the window that it has said it waits for
         self._base: list[Utterance] = []
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment
         self.model_job: Job[Answer] | None = None
         self.clock = RoundClock(self.wall)
-        self.log = EventLog()  # what it has told, for those who begin to watch late
+        # What it has told, for those who begin to watch late.
+        self.log = EventLog(session.settings.retention_limits.max_events_per_run)
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
         settings = self.session.settings
-        return TurnMachine(
+        return self.recording.machine(
             self.id,
             limits=Limits(max_tool_rounds=settings.max_tool_rounds, max_calls_per_answer=settings.max_calls_per_answer),
             may_run_beside=self.session.may_run_beside,
@@ -149,6 +160,7 @@ class Run:
                     return await self._go()
                 except BaseException:
                     self._cut()
+                    self.recording.flush()
                     raise
         except TimeoutError as error:
             if timer.expired():
@@ -222,9 +234,26 @@ class Run:
             self.machine.result(result)
         self._cut()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether it is held between two steps, or has ended."""
+        return self._rest.is_set() or self.ended.is_set()
+
+    async def rested(self) -> None:
+        """Wait until it is held between two steps, or has ended."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._rest, self.ended)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
     def leave(self) -> None:
         """It has ended: nothing of the conversation is kept for it."""
         self._base = []
+        self.recording.leave()
+        if not self.goes_on_later and self.session.parent is None:
+            self.session.host.budgets.end_run(self.origin)
         self.ended.set()
 
     async def _go(self) -> str | None:
@@ -233,27 +262,17 @@ class Run:
         await self.book.load()
         self._phase(TurnState.THINKING)
         if self.session.compact_wanted(turn):
-            self._base = self.book.utterances(turn.conversation)
+            self._rebase()
             await self._compact()
             return None
         if not await self._resume():
-            ids = [message.id for message in turn.messages]
-            prompt = Prompt(text=turn.prompt, attachments=_attachments_of(turn.messages))
-            prompt = await self.hooks.prompt(prompt, ids)
-            self.machine.say([prompt], ids)
-            for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
-                if not item.seen_by and not item.attempts:
-                    self.book.texts[item.id] = item.message.text
-            self._base = self.book.utterances(turn.conversation)
-            self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
-            await self.planner.begin(prompt.text)
+            await self._begin(turn)
         while True:
-            if self.session.is_paused:
-                self.waits_for = "the session is paused"
-                with self.clock.waiting("paused", self.waits_for):
-                    await self.session.unpaused()
-                self.waits_for = ""
-            match self.machine.next():
+            step = self.machine.next()
+            if self.session.is_paused and self._is_boundary(step):
+                await self._hold()
+                continue
+            match step:
                 case AskModel(number, purpose):
                     await self._compact_if_needed()
                     await self._boundary()
@@ -268,6 +287,7 @@ class Run:
                         step = self.machine.next()
                         assert isinstance(step, Act)
                         self._phase(TurnState.ACTING)
+                        self.recording.acts(step.calls)
                         self.calls_made += len(step.calls)
                         await self.calls.make(step.calls)
                         self._phase(TurnState.THINKING)
@@ -275,11 +295,40 @@ class Run:
                     await self._close(one)
                 case Finish(one):
                     await self.hooks.responded(one.answer)
+                    self.recording.ends(one)
                     return self._finish(one)
                 case Fail(reason):
+                    self.recording.fails(reason)
                     raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
                 case _ as never:
                     assert_never(never)
+
+    async def _begin(self, turn: Turn) -> None:
+        """Hear what the turn is about."""
+        ids = [message.id for message in turn.messages]
+        await self.session.tell_of_peers(turn.messages)
+        prompt = Prompt(text=turn.prompt, attachments=attachments_of(turn.messages))
+        prompt = await self.hooks.prompt(prompt, ids)
+        self.machine.say([prompt], ids)
+        for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
+            if not item.seen_by and not item.attempts:
+                self.book.texts[item.id] = item.message.text
+        self._rebase()
+        self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
+        await self.planner.begin(prompt.text)
+
+    def _is_boundary(self, step: object) -> bool:
+        """Whether it can stop before a step. An answer is never thrown away: a session that leaves has it acted on."""
+        return isinstance(step, AskModel) or (isinstance(step, Act) and not self.session.is_leaving)
+
+    async def _hold(self) -> None:
+        """Do nothing while the session is paused."""
+        self.waits_for = "the session is paused"
+        with self.clock.waiting("paused", self.waits_for):
+            self._rest.set()
+            await self.session.unpaused()
+            self._rest.clear()
+        self.waits_for = ""
 
     async def _close(self, one: Round) -> None:
         """A round is whole: written down before anything else happens."""
@@ -319,7 +368,8 @@ class Run:
         return True
 
     async def _heard(self, message: Message) -> Prompt:
-        prompt = Prompt(text=message.text, attachments=message.attachments)
+        await self.session.tell_of_peers((message,))
+        prompt = Prompt(text=message.text, attachments=attachments_of((message,)))
         return await self.hooks.later_prompt(prompt, message.id)
 
     def _steer(self, messages: list[Message], prompts: list[Prompt]) -> None:
@@ -343,7 +393,7 @@ class Run:
         while True:
             request = self._request(purpose)
             try:
-                answer = await self._call_model(request)
+                answer = await self.recording.ask(request)
             except ModelLimitedError as error:
                 await self._wait_for_limit(error)
             except ModelUnavailableError as error:
@@ -371,7 +421,7 @@ class Run:
         return ModelRequest(
             conversation=tuple(said),
             tools=self.planner.tools() if purpose != "summary" else (),
-            system=self._system() if purpose != "summary" else SUMMARY_SYSTEM,
+            system=self.session.system_text() if purpose != "summary" else SUMMARY_SYSTEM,
             purpose=purpose,
             output_max=settings.max_output_tokens,
             temperature=settings.temperature,
@@ -380,31 +430,31 @@ class Run:
             run_id=self.id,
         )
 
-    def _system(self) -> str:
-        session = self.session
-        parts = (session.settings.system, session.skills.system_text(), session.delegates.system_text())
-        return "\n\n".join(part for part in parts if part)
+    def _rebase(self, *, without: str = "") -> None:
+        """What was said before this run, as it is told from now on."""
+        self._base = self.book.utterances(self.turn.conversation, without=without)
+        self.recording.based(self._base, without)
 
     def _said(self) -> list[Utterance]:
         return [*self._base, *self.machine.said()]
 
-    async def _call_model(self, request: ModelRequest) -> Answer:
-        closed = self.session.host.closed_model(account_of(self.session.model))
+    async def call_model(self, request: ModelRequest, model: Model) -> Answer:
+        """One call of a model, through its lanes."""
+        closed = self.session.host.closed_model(account_of(model))
         if closed is not None:  # somebody else has heard that the provider takes no calls now
             self._phase(TurnState.WAITING)
             self.waits_for, until = closed
             self.emit(RunWaitingEvent(reason=self.waits_for, until_ms=until))
         self.clock.queued("lane" if closed is None else "limit", self.waits_for or self.session.model_lane)
-        self.model_job = job = self.session.submit_model(functools.partial(self._stream, request))
+        self.model_job = job = self.session.submit_model(functools.partial(self._stream, request, model), model)
         try:
             answer: Answer = await outcome(job, "the run was ended")
         finally:
             self.model_job = None
         return answer
 
-    async def _stream(self, request: ModelRequest) -> Answer:
+    async def _stream(self, request: ModelRequest, model: Model) -> Answer:
         """In its slot: take in what the model says, piece by piece."""
-        model = self.session.model
         visible = request.purpose == "answer"
         stream: AsyncIterator[Chunk] | None = None
         self.clock.in_slot()
@@ -414,6 +464,8 @@ class Run:
         try:
             stream = model.stream(request)
             async for chunk in stream:
+                self.heard = True
+                self.recording.heard(chunk)
                 if isinstance(chunk, Answer):
                     return heard_answer(chunk, model.name)
                 if visible:
@@ -454,10 +506,16 @@ class Run:
 
     async def _wait(self, delay_ms: int, reason: str, kind: str) -> None:
         """Wait a while; the slots of the turn are lent meanwhile."""
+        with self.waiting(kind, reason):
+            await self.session.host.wait(delay_ms)
+
+    @contextlib.contextmanager
+    def waiting(self, kind: str, reason: str) -> Iterator[None]:
+        """It does nothing meanwhile, and says why."""
         self._phase(TurnState.WAITING)
         self.waits_for = reason
         with self.clock.waiting(kind, reason):
-            await self.session.host.wait(delay_ms)
+            yield
         self.waits_for = ""
         self._phase(TurnState.THINKING)
 
@@ -517,7 +575,7 @@ class Run:
         )
         book.keep(compaction)
         await book.committed()
-        self._base = book.utterances(conversation, without=self.id)
+        self._rebase(without=self.id)
         self.machine.leave_out(upto.seq)
         percent = 0
         if self.session.model.context_tokens:
@@ -555,10 +613,11 @@ class Run:
             self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, seq=0))
         else:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
-        self._base = self.book.utterances(turn.conversation, without=self.id)
+        self._rebase(without=self.id)
         self.machine.go_on(ids, [Prompt(text=GO_ON.format(prompt=self._prompt_of(rounds)))] if others else [])
         unheard = [message for message in turn.messages if not wanted and message.id not in seen]
         self.machine.add(self.planner.due)
+        self.machine.add(Prompt(text=text) for text in self.session.said_wanted(turn))
         self.machine.add([await self._heard(each) for each in unheard])
         done = len(rounds) - (last.state is not RoundState.DONE)
         self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
@@ -662,6 +721,7 @@ class Run:
 
     def emit(self, event: AgentEvent) -> None:
         """Tell whoever watches."""
+        self.recording.told(event)
         self.session.emit_event(event, self.id)
 
     def after_commit(self, call: Callable[[], object]) -> None:
@@ -693,7 +753,3 @@ async def _close_stream(stream: AsyncIterator[Chunk] | None) -> None:
             await close()
         except Exception as error:  # noqa: BLE001 - what it has said counts, however it takes its leave
             _log.warning("the stream of a model could not be closed: %s", describe(error))
-
-
-def _attachments_of(messages: tuple[Message, ...]) -> tuple[Any, ...]:
-    return tuple(each for message in messages for each in message.attachments)

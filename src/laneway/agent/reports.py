@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.queue_records import QueueStats
@@ -24,6 +25,7 @@ from laneway.errors import UnknownRunError, UsageError
 from laneway.kernel.ledger import Change, LedgerEntry, LedgerState
 from laneway.kernel.plans import ROLE as PLAN
 from laneway.kernel.rounds import Round, RoundState
+from laneway.kernel.run_words import tell_run
 from laneway.mail import TurnState
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Reports(ABC):
     _run: Run | None
     externals: Externals
     background_calls: Background
+    _traces: deque[AgentEvent]
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -83,7 +86,7 @@ class Reports(ABC):
         await self.ready()
         await self.book.load()
         rows = await self.host.inbox.engine.store.history.states(self.owner, "turn", limit=RUNS_MAX)
-        return [self._stored(row) for row in rows]
+        return [self._stored(row, self.book.run(row.id)) for row in rows]
 
     async def run_snapshot(self, run_id: str) -> RunInfo:
         """What is known about one run; of the one that goes on, also what it waits for."""
@@ -94,11 +97,10 @@ class Reports(ABC):
         row = await self.host.inbox.engine.store.history.state("turn", run_id)
         if row is None or row.session != self.session_id or row.tenant != self.owner.tenant:
             raise UnknownRunError(f"there is no run {run_id!r} in this session", hint="runs() lists them")
-        return self._stored(row)
+        return self._stored(row, await self.book.read_run(run_id))
 
-    def _stored(self, row: StateRow) -> RunInfo:
+    def _stored(self, row: StateRow, rounds: list[Round]) -> RunInfo:
         body = json.loads(row.body)
-        rounds = self.book.run(row.id)
         reason = body.get("reason") or ""
         if row.state == TurnState.SUCCEEDED:
             reason = "it answered"
@@ -125,6 +127,13 @@ class Reports(ABC):
         lines += [*run.calls.explain(), *behind]
         return "\n".join(lines) or f"Run {run.id} is {run.turn.state}."
 
+    async def explain_run(self, run_id: str) -> str:
+        """What a run did, waited for and cost, and how it ended, in words; of one that goes on, as far as it is."""
+        found = await self.run_snapshot(run_id)
+        is_now = self._run is not None and self._run.id == run_id
+        rounds = self._run.machine.rounds if self._run is not None and is_now else await self.book.read_run(run_id)
+        return tell_run(run_id, found.state, found.reason, found.answer, rounds)
+
     def worker_began(self, entry: TaskEntry) -> None:
         """A worker begins with a call of the run that goes on."""
         if self._run is not None and self._run.id == entry.run_id:
@@ -135,10 +144,14 @@ class Reports(ABC):
         await self.run_snapshot(run_id)
         events: list[AgentEvent] = []
         calls = 0
-        for one in self.book.run(run_id):
+        for one in await self.book.read_run(run_id):
             calls += len(one.answer.calls)
             events += _events_of(one, calls)
         return events
+
+    def trace_events(self) -> list[dict[str, Any]]:
+        """What has happened in this session since it was opened, oldest first: every event but pieces of text."""
+        return [event.to_dict() for event in self._traces]
 
     # ---- the ledger ----
 
@@ -149,7 +162,8 @@ class Reports(ABC):
         if state is not None and state not in set(LedgerState):
             raise UsageError(f"there is no state {state!r}", hint=", ".join(LedgerState))
         wanted = None if state is None else LedgerState(state)
-        found = [entry for entry in self.book.entries.values() if wanted in (None, entry.state)]
+        known = await self.book.all_entries()
+        found = [entry for entry in known if wanted in (None, entry.state)]
         return sorted(found, key=lambda entry: entry.seq)
 
     async def settle(

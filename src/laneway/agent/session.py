@@ -10,7 +10,8 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,19 @@ from typing import TYPE_CHECKING, Any, Self
 from laneway.agent.approving import Approving
 from laneway.agent.background import Background
 from laneway.agent.book import Book
+from laneway.agent.budget_guard import GuardPost
+from laneway.agent.budgeting import Budgeted, check_budgets
 from laneway.agent.confirmations import Confirmations
 from laneway.agent.delegating import Delegating
 from laneway.agent.direct import DirectTools
 from laneway.agent.externals import Externals
+from laneway.agent.forking import SAID, Forking
 from laneway.agent.gates import Gates
 from laneway.agent.handling import Handling
 from laneway.agent.hook_points import hooks_of, tell_closed, tell_opened
 from laneway.agent.host import SUBAGENT_LANE, Host, account_of, host_of
+from laneway.agent.hosting import Hosted
+from laneway.agent.identified import Identified, identity_of, restore
 from laneway.agent.loop import Run
 from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
@@ -38,7 +44,7 @@ from laneway.agent.subagent_tools import with_subagent_tools
 from laneway.agent.subagents import Delegates
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
-from laneway.dialogue import Answer, ToolCall, ToolContext, ToolSpec, Usage, Utterance
+from laneway.dialogue import ToolCall, ToolContext, ToolSpec, Usage, Utterance
 from laneway.errors import (
     ClosedError,
     ConfigError,
@@ -49,6 +55,7 @@ from laneway.errors import (
     UnknownRunError,
     UsageError,
 )
+from laneway.identity import AT_WORK
 from laneway.kernel.permissions import allows_url, hides
 from laneway.kernel.rounds import RoundState
 from laneway.mail import Final, MessageKind, MessageState, Mode, Outcome, PendingMessage, Receipt
@@ -60,7 +67,6 @@ if TYPE_CHECKING:
     from laneway.agent.settings import SessionSettings
     from laneway.options import SessionOptions
     from laneway.ports import Model, Store, Tool
-    from laneway.runtime.handles import Job
     from laneway.runtime.turns import Turn
     from laneway.system import HostEnv
 
@@ -74,7 +80,9 @@ RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
 
-class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Reports):
+class AsyncSession(
+    DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Identified, Hosted, Forking, Reports
+):
     """One conversation with an agent. Make it with `AsyncAgent.session`."""
 
     def __init__(
@@ -99,6 +107,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.options = options
         self.settings = settings
         self.model = model
+        self.identity = identity_of(settings) if parent is None else parent.identity
         self.session_id = options.session_id or env.ids.new_id("session")
         self.key = (settings.tenant_id or "default", self.session_id)
         self.owner = Owner(self.key[0], "default" if agent.home is None else agent.home.workspace, self.session_id)
@@ -113,6 +122,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.tool_specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.toolbox.values())
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)
+        self.guard_post = GuardPost(self)
+        check_budgets(settings.budgets, model, agent._model)  # noqa: SLF001 - its own agent
         self.externals = Externals(self)
         self.background_calls = Background(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
@@ -129,6 +140,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self._waiting: dict[str, list[AgentStream]] = {}  # by message, until its run begins
         self._ends: dict[str, BaseException] = {}  # by message: why its run failed, for those who wait for it
         self._watchers: list[EventStream] = []
+        self._traces: deque[AgentEvent] = deque(maxlen=settings.retention_limits.max_trace_events)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session_id!r} in {self._workspace!r}>"
@@ -140,6 +152,9 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         if self._closed:
             raise ClosedError(opened=True, what="session")
         self._check_loop()
+        if self._leaving is not None:  # it is opened again when it has left
+            await asyncio.gather(asyncio.shield(self._leaving), return_exceptions=True)
+            return await self.ready()
         if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
             self._opening = None  # it could not be opened; perhaps it can now
         if self._opening is None:
@@ -216,6 +231,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self._agent.sources.equip(self)
         warn_of_rules(self, self._agent)
         await self.externals.open()
+        await restore(self)
+        host.budgets.adopt(self.settings.budgets)
         if self.settings.max_subagents is not None:
             host.lanes.resize(SUBAGENT_LANE, self.settings.max_subagents)
         await self.delegates.open()
@@ -251,23 +268,31 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._leaving is not None:
+            await asyncio.gather(asyncio.shield(self._leaving), return_exceptions=True)
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
         try:
-            if hasattr(self, "book") and self.host.is_open:
+            await self._leave()
+        finally:
+            self._agent.forget(self)
+
+    async def _leave(self) -> None:
+        try:
+            if self._opening is not None and hasattr(self, "book") and self.host.is_open:
                 await self._end_run()
                 await tell_closed(self)
         finally:
             self._end_streams()
-            self._agent.forget(self)
             await self._let_go()
+            self._opening = None
 
     async def _let_go(self) -> None:
         try:
             if self.lanes is not None:
                 await self.lanes.close()
             if hasattr(self, "host"):
-                self.externals.close()
+                self.externals.close(keep=self.stays_known)
         finally:
             if hasattr(self, "host"):
                 await self.host.leave(self)
@@ -494,32 +519,6 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self.ready()
         return self._run is not None and self._run.id == run_id and await self.cancel(reason)
 
-    def pause(self) -> None:
-        """Start nothing new until `resume`: no call of the model, none of a tool. What runs goes on."""
-        if self._paused is None:
-            self._paused = asyncio.get_running_loop().create_future()
-            if self.lanes is not None:
-                self.lanes.pause()
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        paused, self._paused = self._paused, None
-        if paused is not None:
-            if self.lanes is not None:
-                self.lanes.resume()
-            if not paused.done():
-                paused.set_result(None)
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether `pause` holds."""
-        return self._paused is not None
-
-    async def unpaused(self) -> None:
-        """Wait while the session is paused."""
-        while self._paused is not None:
-            await asyncio.shield(self._paused)
-
     # ---- what waits ----
 
     async def pending(self) -> list[PendingMessage]:
@@ -538,6 +537,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     async def run_turn(self, turn: Turn) -> str | None:
         """Run one turn: the inbox calls this."""
         self._agent.sources.renew(self)
+        AT_WORK.set(self.identity)
         run = Run(self, turn)
         self._run = run
         self._at_work.add(run)
@@ -551,6 +551,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
                 self._run = None
             self._at_work.discard(run)
             run.leave()
+            self.book.retain(self.settings.retention_limits.max_runs_retained, {each.id for each in self._at_work})
             if not self.skills.is_left(run):  # it was cancelled: nobody waits for hooks then
                 left = asyncio.get_running_loop().create_task(self.skills.leave(run), name="laneway-skill-left")
                 self._agent.keep(left)
@@ -563,7 +564,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     def follow(self, messages: Iterable[str], run: Run) -> None:
         """These messages are part of this run."""
         for message in messages:
-            self._run_of[message] = (run, len(run.log.events))
+            self._run_of[message] = (run, run.log.place)
             self.host.followed[message] = self
             for stream in self._waiting.pop(message, ()):
                 self._following.setdefault(run.id, []).append(stream)
@@ -577,7 +578,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         known = self._run_of.get(message)
         if known is not None:
             run, since = known
-            for event in run.log.events[since:]:
+            for event in run.log.since(since):
                 stream.push(event)
             self._following.setdefault(run.id, []).append(stream)
             return
@@ -644,9 +645,11 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     def emit_event(self, event: AgentEvent, run_id: str = "") -> None:
         """Tell whoever watches."""
         run = self._runs.get(run_id)
-        if not self._watchers and run_id not in self._following and run is None:
+        if event.ephemeral and not self._watchers and run_id not in self._following and run is None:
             return
         stamped = self._stamped(event, run_id)
+        if not event.ephemeral:
+            self._traces.append(stamped)
         if run is not None:
             run.log.add(stamped)
         for stream in list(self._following.get(run_id, ())):
@@ -660,7 +663,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
 
     def _stamped(self, event: AgentEvent, run_id: str) -> AgentEvent:
         self._seq += 1
-        return replace(event, session_id=self.session_id, run_id=run_id, seq=self._seq, at_ms=self._env.clock.wall_ms())
+        at_ms, identity = self._env.clock.wall_ms(), self.identity
+        return replace(event, session_id=self.session_id, run_id=run_id, seq=self._seq, at_ms=at_ms, identity=identity)
 
     def subscribe(self) -> EventStream:
         """Every event of this session from now on, whatever the run."""
@@ -686,15 +690,13 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             return lane == QUERY or tool.spec.parallel
         return lane == QUERY or tool.spec.parallel or not self.lanes.handler_of(lane).ordered
 
-    def submit_model(self, run: Callable[[], Awaitable[Answer]]) -> Job[Answer]:
-        """A model call: through the lane `generate` of this session, if it has lanes, and that of the model."""
-        if self.lanes is not None:
-            return self.lanes.submit_model(lambda _: run(), model_lane=self.model_lane, label=self.model.name)
-        return self.host.inbox.lanes.submit(self.model_lane, run, label=self.model.name)
-
     def resume_wanted(self, turn: Turn) -> str:
         """The run that a message asks to go on with."""
         return str(_errand(turn, RESUME) or "")
+
+    def said_wanted(self, turn: Turn) -> list[str]:
+        """What a fork was told, and has not answered yet."""
+        return list(_errand(turn, SAID) or ())
 
     def compact_wanted(self, turn: Turn) -> bool:
         """Whether a turn is there to compact, and for nothing else."""

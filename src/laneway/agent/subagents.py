@@ -59,7 +59,6 @@ TOOLS: Final = ("task", "parallel_task", "spawn", "request_followup")
 MARK: Final = "~"
 PREFIX: Final = "sub-"
 SHORT: Final = 12
-DONE_MAX: Final = 100
 PROGRESS_MAX: Final = 1_000
 ASKING: Final = (
     ConfirmationEscalatedEvent,
@@ -383,7 +382,7 @@ class Delegates:
         self.session = session
         self._make = make  # a session
         self._live: dict[str, Subagent] = {}
-        self._done: deque[Fields] = deque(maxlen=DONE_MAX)
+        self._done: deque[Fields] = deque(maxlen=session.settings.retention_limits.max_terminal_subagent_tasks)
         self._semaphores: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         settings = session.settings
         self.definitions: Definitions = (

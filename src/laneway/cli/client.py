@@ -12,7 +12,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 from urllib.parse import quote
 
 import httpx2
@@ -201,6 +201,25 @@ class Server:
                     response.read()
                     raise error_of(response)
                 yield from response.iter_lines()
+        except httpx2.HTTPError as error:
+            raise translated(error, self.target.url) from error
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """An answer that is a file, piece by piece while it comes."""
+        try:
+            with self._http.stream("GET", path) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise error_of(response)
+                yield from response.iter_bytes()
+        except httpx2.HTTPError as error:
+            raise translated(error, self.target.url) from error
+
+    def upload(self, path: str, file: IO[bytes], **params: Any) -> Any:
+        """Send a file; the answer as JSON values."""
+        wanted = {name: value for name, value in params.items() if value is not None}
+        try:
+            return answer_of(self._http.request("POST", path, params=wanted or None, content=file))
         except httpx2.HTTPError as error:
             raise translated(error, self.target.url) from error
 

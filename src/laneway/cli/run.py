@@ -9,6 +9,7 @@ import typer
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_run, complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
+from laneway.cli.replays import COMMANDS
 from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, ago, console, line, print_json, print_rows, say, table
 from laneway.system import SystemClock
@@ -141,3 +142,7 @@ def resume(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) ->
         print_json(found)
     else:
         say(f"{run} goes on by message {found['message_id']} ({found['disposition']})")
+
+
+for _name, _command, _kind in COMMANDS:
+    run_app.command(_name, cls=_kind)(_command)

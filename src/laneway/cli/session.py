@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
+from laneway.cli.session_hosting import add_passivate
+from laneway.cli.session_keeping import add_to
 from laneway.cli.tables import ago, clean, console, errors, line, print_json, print_rows, say, table, to_json_line
 from laneway.errors import ConflictError
 from laneway.system import SystemClock
@@ -23,7 +25,9 @@ __all__ = ("active_sessions", "session_app")
 
 SESSIONS_MAX = 10_000
 
-session_app = typer.Typer(help="Sessions: what goes on in them, what was said, how to stop one.", no_args_is_help=True)
+session_app = typer.Typer(help="Sessions: what goes on in them, what was said, how to end one.", no_args_is_help=True)
+add_to(session_app)
+add_passivate(session_app)
 
 SessionArgument = Annotated[str, typer.Argument(help="The session.", autocompletion=complete_session)]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")]
@@ -81,6 +85,8 @@ def show(
         return
     run = f", run {found['run_id']}" if found.get("run_id") else ""
     say(f"Session {line(session)} in workspace {found['workspace']}: {found['state']}{run}")
+    if found.get("identity"):
+        say(f"For: {', '.join(f'{name} {line(label)}' for name, label in found['identity'].items())}")
     if found["settings"]:
         values = (f"{name} {each['value']} ({each['origin']})" for name, each in found["settings"].items())
         say(f"Queue: {', '.join(values)}", style="dim")
@@ -99,8 +105,8 @@ def print_waiting(pending: list[dict[str, Any]]) -> None:
     console().print(table((">place", "message", "state", "*text"), rows))
 
 
-@session_app.command("export", cls=Reading)
-def export(
+@session_app.command("transcript", cls=Reading)
+def transcript(
     ctx: typer.Context,
     session: SessionArgument,
     target: Annotated[Path | None, typer.Argument(help="A new file; else standard output.", dir_okay=False)] = None,

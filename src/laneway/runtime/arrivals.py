@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from laneway.errors import (
     ClosedError,
+    ConflictError,
     FencedError,
     LanewayError,
     StoreUnavailableError,
@@ -99,6 +100,8 @@ class Arrivals(ABC):
         """Hears of every message that is final and on disk."""
         self.followed: Collection[str] = ()
         """The messages that `on_settled` waits for."""
+        self.doomed: dict[Owner, None] = {}
+        """Sessions that are being deleted: they take no more messages."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
 
@@ -252,6 +255,8 @@ class Arrivals(ABC):
     def _decide(self, arrival: Arrival, seen: MessageRow | None) -> Taken:
         owner = self.owner_of(arrival.message)
         self.check_session(owner)
+        self.check_doomed(owner)
+        self.journal.erased.pop(owner, None)
         known = self._seen_before(owner, arrival, seen)
         if known is not None:
             return known
@@ -305,6 +310,11 @@ class Arrivals(ABC):
                 f"session {owner.session!r} is being loaded again after the store failed: {self.last_failure}",
                 hint="try again in a moment",
             )
+
+    def check_doomed(self, owner: Owner) -> None:
+        """Refuse callers while a session is being deleted."""
+        if owner in self.doomed:
+            raise ConflictError(f"session {owner.session!r} is being deleted", hint="wait, then begin it anew")
 
     # ---- changes to a session ----
 

@@ -61,7 +61,7 @@ from laneway.kernel.registry import lane_part, shortened
 from laneway.mail import ApprovalState, Message, TurnState
 from laneway.records import JobState
 from laneway.rows import Lookup, Owner, StateRow
-from laneway.runtime import claims
+from laneway.runtime import claims, erasing
 from laneway.runtime.arrivals import fail
 from laneway.runtime.envelope import storable
 from laneway.runtime.errands import FOLLOWUPS_MAX, SYSTEM_SETTINGS, Errands
@@ -121,6 +121,10 @@ class MailEngine(Errands):
         self.compact: Callable[[Owner], Awaitable[bool]] = _nothing_to_compact
         """Has the conversation of a session shortened, when it is its turn; whether there is anybody who can."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
+        self.on_loaded: Callable[[list[StateRow]], None] = lambda rows: None
+        """Gets the live rows of the workspace before anything goes on."""
+        self.before_letting_go: Callable[[], Awaitable[None]] = _nothing_more
+        """Writes what it has left while the store is open, when every turn has ended."""
 
     # ---- opening and closing ----
 
@@ -134,7 +138,7 @@ class MailEngine(Errands):
         await self.store.open()
         try:
             self.journal = Journal(self.store, on_failure=self._on_failure)
-            loaded = await self.store.load_workspace(self.workspace)
+            loaded = await erasing.load(self.store, self.workspace)
             await claims.take(self.store, "inbox", self.workspace, loaded.states)
             now, wall = self.now(), self.wall()
             with collector_at_rest():
@@ -149,6 +153,7 @@ class MailEngine(Errands):
         except BaseException:
             await self.store.close()
             raise
+        self.on_loaded(loaded.states)
         self.is_open = True
         self.carry_out()
         return [row for row in loaded.states if row.kind == "schedule"]
@@ -210,6 +215,7 @@ class MailEngine(Errands):
         try:
             async with asyncio.timeout(CLOSE_PATIENCE_S):
                 await asyncio.gather(*reloads, return_exceptions=True)
+                await self.before_letting_go()
                 await self.journal.settled()
                 await claims.give_back(self.store, "inbox", self.workspace)
         except TimeoutError:
@@ -381,14 +387,28 @@ class MailEngine(Errands):
             job.cancel("nothing is left for it to do")
             self.carry_out()
 
+    def forget(self, owner: Owner) -> None:
+        """Nothing is known of a session any more: it was deleted."""
+        job = self._jobs.pop(owner, None)
+        self._unattended.pop(owner, None)
+        self.kernel.forget_session(owner)
+        if job is not None:
+            job.cancel("its session was deleted")
+
+    async def adopt(self, owner: Owner) -> None:
+        """The store has a session that it did not have before: go on with what waits there."""
+        if owner not in self._reloads:
+            self._reloads[owner] = self.loop.create_task(self._reload(owner, None), name="laneway-adopt")
+        await asyncio.shield(self._reloads[owner])
+
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
         return owner in self._unattended
 
-    def dismiss(self, owner: Owner, error: Exception) -> None:
+    def dismiss(self, owner: Owner, error: Exception | None) -> None:
         """Nobody runs the turns of a session any more: its turn is ended, to be begun again when somebody does.
 
-        Whoever waits for one of its messages is told.
+        Whoever waits for one of its messages is told, if there is an error to tell.
         """
         box = self.kernel.boxes.get(owner)
         if box is not None and self.kernel.cancel_turn(box, CLOSING, now=self.now(), wall=self.wall()):
@@ -399,7 +419,7 @@ class MailEngine(Errands):
             self._unattended[owner] = RequestTurn(owner, lane, level)
             job.cancel("nobody runs the turns of this session now")
             self.on_unattended(owner)
-        for message_id, waiters in self._waiters.items():
+        for message_id, waiters in self._waiters.items() if error is not None else ():
             item = self.kernel.items.get(message_id)
             for waiter in waiters if item is not None and item.owner == owner else ():
                 fail(waiter, error)
@@ -760,6 +780,10 @@ def _cancelled_by(turn: Turn) -> _End:
     if job is not None and job.stop is Stop.TIMEOUT:
         return _End(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
     return _End(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
+
+
+async def _nothing_more() -> None:
+    pass
 
 
 async def _nothing_to_compact(_: Owner) -> bool:

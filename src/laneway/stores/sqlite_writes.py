@@ -20,7 +20,7 @@ from laneway.rows import Batch, BatchResult, EntryRow, EventRow, MessageRow, Own
 from laneway.stores.sqlite_file import SEQ_BLOCK, get_meta, refused, set_meta
 from laneway.stores.statements import statement
 
-__all__ = ("Sequencer", "write_group")
+__all__ = ("Sequencer", "begin", "roll_back", "write_group")
 
 SEQ_MAX: Final = 2**63 - 1
 _DONE: Final = BatchResult()
@@ -182,7 +182,8 @@ def roll_back(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def _begin(connection: sqlite3.Connection, epoch: int) -> None:
+def begin(connection: sqlite3.Connection, epoch: int) -> None:
+    """Begin a transaction of this owner; raises `FencedError` when there is another one."""
     connection.execute("BEGIN IMMEDIATE")
     current = get_meta(connection, "epoch")
     if current != epoch:
@@ -194,7 +195,7 @@ def _write_together(
 ) -> None:
     loads = _loads(batches)
     highest = max(load.highest() for load in loads)
-    _begin(connection, epoch)
+    begin(connection, epoch)
     for load in loads:
         load.write(connection)
     _commit(connection, highest, sequencer)
@@ -206,7 +207,7 @@ def _write_one_by_one(
     failed: dict[int, Exception] = {}
     owners: dict[Owner, Exception] = {}
     highest = 0
-    _begin(connection, epoch)
+    begin(connection, epoch)
     for number, batch in enumerate(batches):
         if batch.owner in owners:
             failed[number] = owners[batch.owner]

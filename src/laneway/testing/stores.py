@@ -710,6 +710,52 @@ async def check_the_last_user_closes(open_store: OpenStore) -> None:
     await store.close()
 
 
+async def check_what_is_erased_is_gone(open_store: OpenStore) -> None:
+    """In slices: what is over up to a number, or everything; blobs go with the last row that names them."""
+    store = open_store("erasing")
+    await store.open()
+    both, one = "a" * 64, "b" * 64
+    blobs = [StateRow("blob", f"acme:{each}", "acme", "", "", 1, 0, "", "text") for each in (both, one)]
+    naming = f'{{"v":1,"b":["{both}","{one}"]}}'
+    marks = [("sent", "retried"), ("left", "open")]
+    rows: list[Row] = [
+        *(message_row(f"m{seq}", seq=seq, live=int(seq > 8), state="ran") for seq in range(5, 10)),
+        *(message_row(name, seq=10 + at, live=0, state=DEAD) for at, (name, _) in enumerate(marks)),
+        *(state_row("dead_letter", name, seq=12, live=0, state=state) for name, state in marks[:1]),
+        *(state_row("turn", f"t{seq}", seq=seq, live=int(seq == 14)) for seq in (13, 14, 40)),
+        state_row("identity", "chat-1", seq=15, live=0),
+        state_row("round", "r/1", seq=16, live=0, body=naming),
+        *(event_row(seq=seq) for seq in (20, 21, 41)),
+        *(entry_row(seq=seq) for seq in (22, 42)),
+    ]
+    await _commit(store, OWNER, *rows, *blobs)
+    await _commit(store, OTHER, state_row("round", "s/1", OTHER, seq=30, body=f'{{"v":1,"b":["{both}"]}}'))
+    gone = 0
+    while slice_ := await store.erase(OWNER, until_seq=30, limit=3):
+        assert slice_ <= 3
+        gone += slice_
+    assert gone == 11, gone
+    history = store.history
+    assert (await history.tenants("main"), await history.tenants("none")) == (["acme"], [])
+    assert [row.id for row in await history.messages(OWNER)] == ["m9", "left"]
+    assert [row.id for row in await history.states(OWNER, "turn")] == ["t14", "t40"]
+    assert len(await history.states(OWNER, "identity")) == 1
+    assert [row.seq for row in await history.events(OWNER)] == [41]
+    assert [row.seq for row in await history.entries(OWNER)] == [42]
+    found = await history.states_by_id("blob", [f"acme:{both}", f"acme:{one}"])
+    assert [row is None for row in found] == [False, True]
+    while await store.erase(OWNER, limit=2):
+        loaded = await store.load_session(OWNER)
+        assert not loaded.messages
+    assert await history.sessions("acme", "main") == []
+    left: list[Row] = [*await history.states(OWNER, "identity"), *await history.events(OWNER)]
+    assert [*left, *await history.entries(OWNER)] == []
+    assert await store.erase(OTHER) == 1
+    assert await history.states_by_id("blob", [f"acme:{both}"]) == [None]
+    assert await store.erase(OTHER) == 0
+    await store.close()
+
+
 async def _expect_closed(store: Store) -> None:
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: store.commit([]),
@@ -744,5 +790,6 @@ STORE_CHECKS: Final[tuple[Callable[[OpenStore], Awaitable[None]], ...]] = (
     check_commits_at_once_are_all_there,
     check_numbers_only_go_up,
     check_the_last_user_closes,
+    check_what_is_erased_is_gone,
 )
 """Each claim about a store on its own."""

@@ -11,12 +11,15 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command
-from bench import agents, durable, externals, gateway, measures, report, workers
+from bench import agents, durable, externals, gateway, hosting, long_sessions, measures, replays, report, workers
 from bench.agent_workloads import AGENT_WORKLOADS
 from bench.catalogue import MEASURES, WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.external_workloads import EXTERNAL_WORKLOADS
 from bench.gateway_workloads import GATEWAY_WORKLOADS
+from bench.hosting import HOSTING_WORKLOADS
+from bench.long_sessions import LONG_WORKLOADS
+from bench.replays import REPLAY_WORKLOADS
 from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, take_sample
 from bench.sample import take
 from bench.workers_workloads import WORKERS_WORKLOADS
@@ -183,8 +186,9 @@ def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[st
 
 def test_workloads_have_names_of_their_own() -> None:
     of_one_process = (LANES_WORKLOADS, DURABLE_WORKLOADS, AGENT_WORKLOADS, EXTERNAL_WORKLOADS)
-    assert len(WORKLOADS) == sum(map(len, (*of_one_process, GATEWAY_WORKLOADS, WORKERS_WORKLOADS)))
-    modules = (measures, durable, agents, externals, gateway, workers)
+    of_servers = (GATEWAY_WORKLOADS, WORKERS_WORKLOADS, HOSTING_WORKLOADS, LONG_WORKLOADS, REPLAY_WORKLOADS)
+    assert len(WORKLOADS) == sum(map(len, (*of_one_process, *of_servers)))
+    modules = (measures, durable, agents, externals, gateway, workers, hosting, long_sessions, replays)
     assert len(MEASURES) == sum(len(module.MEASURES) for module in modules)
 
 

@@ -175,7 +175,7 @@ def agent_file(folder: Path) -> Path:
     """An agent's file with a key in it, in the folder of the commands."""
     file = folder / "agent.hcl"
     file.write_text(
-        'default_model = "x/y"\ntools = ["read", "ls"]\nbudgets { day = 5 }\n'
+        'default_model = "x/y"\ntools = ["read", "ls"]\nbudgets "day" { scope = "tenant"  tokens = 5 }\n'
         'providers "x" {\n  api_key = "s3cret"\n  headers = { A = env("TOKEN") }\n}\n'
         "queue { enable_dlq = true }\n",
         encoding="utf-8",
@@ -187,7 +187,7 @@ def agent_file(folder: Path) -> Path:
 def test_explain_shows_an_agents_settings_without_its_secrets() -> None:
     rows = rows_of(run("explain", "--config", "agent.hcl", TOKEN="t0ken").stdout)
     assert rows["tools"] == ["read, ls", "agent.hcl:2:9"]
-    assert rows["budgets"] == ['{"day": 5}', "agent.hcl:3:9"]
+    assert rows["budgets.day.tokens"] == ["5", "agent.hcl:3:44"]
     assert rows["providers.x.api_key"] == ["(hidden)", "agent.hcl:5:13"]
     assert rows["providers.x.headers.A"] == ["(hidden)", "agent.hcl:6:19"]
     assert rows["queue.enable_dlq"] == ["true", "agent.hcl:8:22"]
@@ -198,7 +198,7 @@ def test_explain_shows_an_agents_settings_without_its_secrets() -> None:
 def test_explain_as_json_has_lists_and_blocks_but_no_secrets() -> None:
     done = run("explain", "--config", "agent.hcl", "--json", TOKEN="t0ken")
     found = {each["setting"]: each for each in json.loads(done.stdout)["settings"]}
-    assert (found["tools"]["value"], found["budgets"]["value"]) == (["read", "ls"], {"day": 5})
+    assert (found["tools"]["value"], found["budgets.day.scope"]["value"]) == (["read", "ls"], "tenant")
     assert (found["providers.x.api_key"]["value"], found["providers.x.api_key"]["hidden"]) == (None, True)
     assert "s3cret" not in done.stdout
     assert "t0ken" not in done.stdout

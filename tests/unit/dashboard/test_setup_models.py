@@ -175,6 +175,34 @@ def test_limits_are_read_again_when_one_opens_or_the_look_is_old() -> None:
     assert made("limits", "isDue", [*cases, [None, 0, 4_000, 4_000]]) == [False, True, False, True]
 
 
+# ---- budgets ----
+
+
+def test_budgets_have_a_row_for_each_count() -> None:
+    budget = {
+        "name": "daily",
+        "workspace": "default",
+        "shared": True,
+        "scope": "tenant",
+        "tokens": 1_000,
+        "money": None,
+        "on_exhausted": "park",
+        "warn_at": 0.8,
+        "counts": [],
+    }
+    amounts = {"tokens": {"spent": 850}, "money": {"spent": 0.01}, "until_ms": NOON, "waiting": 0}
+    counts = [{"subject": "acme", "share": share, **amounts} for share in (0.1, 0.85, 1.2)]
+    (new, full) = made("usage", "budgetRows", [[[budget]], [[{**budget, "counts": counts}]]])
+    assert [(each["whose"], each["spent"], each["limit"], each["full"]) for each in new] == [
+        ("each tenant", "nothing", "1,000 tokens", 0)
+    ]
+    assert [(each["whose"], each["spent"], each["full"], each["tone"]) for each in full] == [
+        ("tenant acme", "850 tokens", 10, "ok"),
+        ("tenant acme", "850 tokens", 85, "warn"),
+        ("tenant acme", "850 tokens", 100, "bad"),
+    ]
+
+
 # ---- usage ----
 
 
@@ -317,6 +345,8 @@ def test_actions_are_told_in_plain_words() -> None:
         "took task t1 back from w1 (shell)": action("task.release", "t1", worker="w1", command="shell"),
         "cancelled read in lane s:s1/query": action("job.cancel", "j1", label="read", lane="s:s1/query"),
         "revoked token t9": action("token.revoke", "t9"),
+        "set budget daily of all tenants": action("budget.set", "daily", shared=True),
+        "let budget daily begin anew": action("budget.reset", "daily"),
         "frobnicated thing x": action("thing.frobnicate", "x"),
         "odd x": action("odd", "x"),
     }

@@ -50,6 +50,9 @@ function scheduleWords(facts) {
 const VERBS = {
   "limit.close": (each) => `closed limit ${each.target}`,
   "limit.open": (each) => `opened limit ${each.target}`,
+  "budget.set": (each) => `set budget ${each.target}${each.facts.shared ? " of all tenants" : ""}`,
+  "budget.clear": (each) => `took budget ${each.target} away`,
+  "budget.reset": (each) => `let budget ${each.target} begin anew`,
   "approval.approve": (each) => `approved ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
   "approval.deny": (each) => `denied ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
   "schedule.add": (each) => `added a schedule for session ${each.target}${quoted(each.facts.text)}`,
@@ -63,6 +66,7 @@ const VERBS = {
   "task.fail": (each) => `failed task ${each.target} by hand${ofTool(each)}`,
   "task.release": (each) => `took task ${each.target} back from ${each.facts.worker || "its worker"}${ofTool(each)}`,
   "task.cancel": (each) => `cancelled task ${each.target}${ofTool(each)}`,
+  "session.passivate": (each) => `had session ${each.target} leave memory`,
   "token.create": (each) => `made token ${each.target}`,
   "token.revoke": (each) => `revoked token ${each.target}`,
   "job.cancel": (each) => `cancelled ${each.facts.label || `job ${each.target}`}${each.facts.lane ? ` in lane ${each.facts.lane}` : ""}`,

@@ -6,7 +6,7 @@ import { Loaded, useLoad } from "../ui/load.js";
 import { Button, Empty, html, Page, Text, useEffect } from "../ui/parts.js";
 import { Plot } from "../ui/plot.js";
 import {
-  beginOf, compact, daySeries, groupOf, GROUPS, limitRows, periodOf, PERIODS, priceNote, shareOf, tokensOf,
+  beginOf, budgetRows, compact, daySeries, groupOf, GROUPS, limitRows, periodOf, PERIODS, priceNote, shareOf, tokensOf,
 } from "./usage_model.js";
 
 const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -33,12 +33,13 @@ export default function Usage({ query }) {
 async function readAll(period, group, signal) {
   const fromMs = beginOf(period, serverNow());
   const query = { from_ms: fromMs || undefined, timezone: HERE };
-  const [days, parts, limits] = await Promise.all([
+  const [days, parts, limits, budgets] = await Promise.all([
     ask("/usage", { query: { ...query, group: "day", limit: 1000 }, signal }),
     ask("/usage", { query: { ...query, group, limit: 100 }, signal }),
     ask("/usage/limits", { query: { from_ms: fromMs || undefined }, signal }),
+    ask("/budgets", { signal }),
   ]);
-  return { fromMs, days, parts, limits };
+  return { fromMs, days, parts, limits, budgets };
 }
 
 function Choice({ label, options, value, onChoose }) {
@@ -51,7 +52,7 @@ function Body({ data, group, choose }) {
   if (!total.calls) {
     return html`<${Empty} title="No model was called in this time">
       <p>Choose a longer period, or <a href=${href("sessions", { new: "1" })}>send a message</a>.</p>
-    </${Empty}><${Limits} items=${data.limits.items} />`;
+    </${Empty}><${Budgets} items=${data.budgets.items} /><${Limits} items=${data.limits.items} />`;
   }
   return html`<${Totals} total=${total} />
     <${Days} data=${data} />
@@ -60,6 +61,7 @@ function Body({ data, group, choose }) {
         <${Choice} label="Group" options=${GROUPS} value=${group} onChoose=${(name) => choose({ by: name })} /></div>
       <${Parts} parts=${data.parts} group=${group} />
     </section>
+    <${Budgets} items=${data.budgets.items} />
     <${Limits} items=${data.limits.items} />`;
 }
 
@@ -125,6 +127,23 @@ function Bar({ full, label, tone = "" }) {
   const color = tone ? `var(--${tone})` : "var(--accent)";
   return html`<div class="bar" role="img" aria-label="${label}, ${full} %">
     <span style=${{ width: `${full}%`, background: color }}></span></div>`;
+}
+
+function Budgets({ items }) {
+  if (!items.length) return null;
+  const rows = budgetRows(items);
+  const isMany = new Set(items.map((each) => each.workspace)).size > 1;
+  return html`<section class="card stack" aria-labelledby="usage-budgets">
+    <div><h2 id="usage-budgets">Budgets</h2><p class="dim">What was spent of each in its window of now.</p></div>
+    <ul class="usage-limits">${rows.map((each) => html`<li key=${each.key} class="usage-limit">
+      <div class="usage-limit-name"><${Text}>${each.name}</${Text}> <span class="dim"><${Text}>${each.whose}</${Text}>
+        ${isMany ? html`(<${Text}>${each.workspace}</${Text}>)` : null}</span></div>
+      <div class="grow"><${Bar} full=${each.full} tone=${each.tone} label="${each.spent} of ${each.limit}" /></div>
+      <div class="num">${each.spent} of ${each.limit}</div>
+      <div class="dim">${each.until ? `new in ${duration(Math.max(0, each.until - serverNow()))}` : ""}
+        ${each.waiting ? plural(each.waiting, "call waits", "calls wait") : ""}</div>
+    </li>`)}</ul>
+  </section>`;
 }
 
 const UNITS = { ms: duration, tokens: number, rounds: number, calls: number, runs: number, levels: number };

@@ -1,5 +1,7 @@
 /** Usage: periods, series and shares. Pure: no page is needed. */
 
+import { money, number } from "../core/format.js";
+
 const HOUR = 3600000;
 const DAY = 24 * HOUR;
 
@@ -95,5 +97,31 @@ export function limitRows(items) {
     const full = each.limit && each.used !== null ? Math.min(100, Math.round((each.used / each.limit) * 100)) : null;
     const tone = full === null ? "off" : full >= 90 ? "bad" : full >= 70 ? "warn" : "ok";
     return { ...each, words: WORDS[each.name] ?? each.name, full, tone };
+  });
+}
+
+/** What a budget allows, or what was spent of it, in words: tokens, dollars, or both. */
+export function amountWords(tokens, dollars) {
+  const parts = [];
+  if (tokens !== null) parts.push(`${number(tokens)} tokens`);
+  if (dollars !== null) parts.push(money(dollars));
+  return parts.join(", ");
+}
+
+/** Budgets as rows, one for each count: whose it is, what was spent of which limit, how full (0 to 100), a tone. */
+export function budgetRows(items) {
+  return items.flatMap((each) => {
+    const limit = amountWords(each.tokens, each.money);
+    const base = { name: each.name, workspace: each.workspace, limit, end: each.on_exhausted };
+    if (!each.counts.length) {
+      return [{ ...base, key: `${each.workspace} ${each.shared} ${each.name}`, whose: `each ${each.scope}`, spent: "nothing", full: 0,
+        tone: "ok", until: null, waiting: 0 }];
+    }
+    return each.counts.map((count) => {
+      const full = Math.min(100, Math.round(count.share * 100));
+      const spent = amountWords(each.tokens === null ? null : count.tokens.spent, each.money === null ? null : count.money.spent);
+      return { ...base, key: `${each.workspace} ${each.shared} ${each.name} ${count.subject}`, whose: `${each.scope} ${count.subject}`,
+        spent, full, tone: count.share >= 1 ? "bad" : count.share >= each.warn_at ? "warn" : "ok", until: count.until_ms, waiting: count.waiting };
+    });
   });
 }
