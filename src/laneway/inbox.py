@@ -28,7 +28,7 @@ from laneway.errors import (
 )
 from laneway.kernel import directives, stories
 from laneway.kernel.mailroom import Mailroom, Rules
-from laneway.kernel.messages import Item, decode_message
+from laneway.kernel.messages import Item, decode_entry_row, decode_message
 from laneway.kernel.settings import merge, resolve
 from laneway.lanes import GATEWAY_LANES, Lanes, LaneScope
 from laneway.mail import (
@@ -592,23 +592,7 @@ class Inbox:
         owner = self._owner(session_key, tenant)
         wanted = self._engine.conversation(owner) if conversation is None else conversation
         rows = await self._engine.store.history.entries(owner, limit=limit, newest=True, conversation=wanted)
-        entries = []
-        for row in rows:
-            body = json.loads(row.body)
-            if not body.get("forgotten"):
-                entries.append(
-                    HistoryEntry(
-                        seq=row.seq,
-                        at_ms=row.at_ms,
-                        role=row.role,
-                        text=row.text,
-                        conversation=row.conversation,
-                        message_id=row.message_id,
-                        turn_id=row.turn_id,
-                        sender=body.get("sender", ""),
-                    )
-                )
-        return entries
+        return [entry for row in rows if (entry := decode_entry_row(row)) is not None]
 
     async def transcript(self, session_key: str, *, tenant: str = "default") -> str:
         """The whole transcript of a session as JSON lines, all conversations included."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 from laneway.errors import InternalError
 from laneway.mail import (
     FINAL_MESSAGE_STATES,
+    HistoryEntry,
     Message,
     MessageKind,
     MessageState,
@@ -33,6 +34,7 @@ __all__ = (
     "Change",
     "Item",
     "TurnEntry",
+    "decode_entry_row",
     "decode_message",
     "decode_sender",
     "encode",
@@ -329,6 +331,23 @@ _PRIORITIES = {int(priority): priority for priority in Priority}
 def _route_of(key: str) -> Route:
     channel, account, thread, chat_type = json.loads(key)
     return Route(channel=channel, account=account, thread=thread, chat_type=chat_type)
+
+
+def decode_entry_row(row: EntryRow) -> HistoryEntry | None:
+    """A line of a transcript; None if its run was taken back."""
+    body: dict[str, Any] = json.loads(row.body)
+    if body.get("forgotten"):
+        return None
+    return HistoryEntry(
+        seq=row.seq,
+        at_ms=row.at_ms,
+        role=row.role,
+        text=row.text,
+        conversation=row.conversation,
+        message_id=row.message_id,
+        turn_id=row.turn_id,
+        sender=body.get("sender", ""),
+    )
 
 
 def decode_message(row: MessageRow) -> tuple[Message, dict[str, Any]]:

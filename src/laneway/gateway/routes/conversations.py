@@ -23,7 +23,8 @@ from laneway.gateway.views import (
     settings_view,
 )
 from laneway.gateway.workspaces import Workspace
-from laneway.mail import FINAL_MESSAGE_STATES, HistoryEntry, MessageState
+from laneway.kernel.messages import decode_entry_row
+from laneway.mail import FINAL_MESSAGE_STATES, MessageState
 from laneway.rows import EntryRow, MessageRow, Owner, StateRow
 from laneway.runtime.arrivals import final_from
 from laneway.runtime.envelope import check_key
@@ -163,21 +164,8 @@ async def _message(workspace: Workspace, row: MessageRow) -> SentMessage:
 
 def _line(row: EntryRow) -> HistoryView | None:
     """A line of the transcript, unless its run was taken back."""
-    body = json.loads(row.body)
-    if body.get("forgotten"):
-        return None
-    return HistoryView.of(
-        HistoryEntry(
-            seq=row.seq,
-            at_ms=row.at_ms,
-            role=row.role,
-            text=row.text,
-            conversation=row.conversation,
-            message_id=row.message_id,
-            turn_id=row.turn_id,
-            sender=body.get("sender", ""),
-        )
-    )
+    entry = decode_entry_row(row)
+    return None if entry is None else HistoryView.of(entry)
 
 
 def _state_now(workspace: Workspace, owner: Owner, row: StateRow) -> str:
