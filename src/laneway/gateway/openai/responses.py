@@ -205,7 +205,9 @@ class _Reply:
 
     def __init__(self, asked: Asked, gateway: Gateway, body: ResponseRequest | None, *, created_ms: int = 0) -> None:
         self.asked = asked
-        created = created_ms or gateway.env.clock.wall_ms()
+        item = asked.workspace.inbox.engine.kernel.items.get(asked.message_id)
+        # The time of its message, as whoever asks for it later is told: this moment may be another second.
+        created = created_ms or (gateway.env.clock.wall_ms() if item is None else item.message.arrived_ms)
         self._facts: dict[str, Any] = {
             "response_id": PREFIX + asked.message_id,
             "created_at": created // 1000,
