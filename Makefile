@@ -20,7 +20,7 @@ run: $(VENV)/.stamp-run ## Start the server and print its address (ARGS="--port 
 	@exec $(BIN)/laneway serve $(ARGS)
 
 test: $(VENV)/.stamp-browser ## Run the tests (ARGS="-k lanes -x")
-	@$(BIN)/pytest -n 2 $(ARGS)
+	@$(BIN)/pytest -n 3 $(ARGS)
 
 check: $(VENV)/.stamp-dev ## Check format, lint, types, layers, and simulate for five seconds
 	$(BIN)/ruff format --check .

@@ -56,7 +56,7 @@ def message_states() -> str:
     moves: dict[tuple[str, str], list[str]] = {}
     for (state, change), target in MESSAGE_TRANSITIONS.items():
         # Waiting messages can end in the same ways, wherever they wait: one node for them keeps the picture readable.
-        waits = target.is_final and all((one, change) in MESSAGE_TRANSITIONS for one in WAITING)
+        waits = target.is_final and state in WAITING and all((one, change) in MESSAGE_TRANSITIONS for one in WAITING)
         moves.setdefault(("waiting" if waits else str(state), str(target)), []).append(_said(change))
     arrows = [f"    {start} --> {end}: {', '.join(dict.fromkeys(words))}" for (start, end), words in moves.items()]
     anywhere = f'    state "{", ".join(WAITING)}" as waiting'

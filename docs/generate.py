@@ -19,6 +19,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, get_type_hints, is_typeddict
 
@@ -79,6 +80,7 @@ INNER: Final = frozenset(
         "AsyncSession.compact_wanted",
         "AsyncSession.emit_event",
         "AsyncSession.follow",
+        "AsyncSession.forking",
         "AsyncSession.keep_task",
         "AsyncSession.lane_of",
         "AsyncSession.live_run",
@@ -212,7 +214,9 @@ def public_members(thing: type) -> Iterator[tuple[str, Any]]:
         unwrapped = getattr(value, "__func__", value)
         if f"{thing.__name__}.{member}" in INNER:
             continue
-        if not member.startswith("_") and (inspect.isfunction(unwrapped) or isinstance(value, property)):
+        if not member.startswith("_") and (
+            inspect.isfunction(unwrapped) or isinstance(value, property | cached_property)
+        ):
             yield member, value
 
 
@@ -225,8 +229,9 @@ def _is_part(base: type) -> bool:
 def member_blocks(owner: str, member: str, value: Any) -> Iterator[str]:
     """A method or a property."""
     yield f"#### {owner}.{member}"
-    if isinstance(value, property):
-        returns = annotation_of(inspect.signature(value.fget).return_annotation) if value.fget else "Any"
+    if isinstance(value, property | cached_property):
+        getter = value.fget if isinstance(value, property) else value.func
+        returns = annotation_of(inspect.signature(getter).return_annotation) if getter else "Any"
         yield code(f"{member}: {returns}")
         yield doc_of(value)
         return

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from docs.wording import WORDS, table
 
-METHODS: Final = ("get", "post", "patch", "delete")
+METHODS: Final = ("get", "post", "put", "patch", "delete")
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
 ALL: Final = "`operate` for all tenants"
@@ -188,7 +188,10 @@ def type_of(schema: Mapping[str, Any]) -> str:
         return f"[{shown_name(name)}](#{anchor_of(name)})"
     for union in ("anyOf", "oneOf"):
         if union in schema:
-            return " or ".join(dict.fromkeys(type_of(each) for each in schema[union]))
+            # Python keeps one object for `int | float` and `float | int`: who came first depends on what was imported.
+            return " or ".join(
+                sorted({type_of(each) for each in schema[union]}, key=lambda word: (word == "null", word))
+            )
     if "allOf" in schema and len(schema["allOf"]) == 1:
         return type_of(schema["allOf"][0])
     if "enum" in schema:

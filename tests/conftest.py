@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -19,3 +20,8 @@ settings.load_profile("ci")
 
 forbid_real_models()  # but for servers on this machine
 os.environ["LANEWAY_REAL_MODELS"] = "0"  # for the processes that tests start
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell that runs the tests in the background has them ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)

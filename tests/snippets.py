@@ -12,7 +12,13 @@ GATHERED = "asyncio.gather(*[handle(t) for t in tasks])"
 
 def played(snippet: str, folder: Path, **free: Any) -> dict[str, Any]:
     """Run a snippet with the free names it needs; the names it leaves."""
-    source = textwrap.dedent(snippet).replace("a3s_code", "laneway").replace('"/project"', repr(str(folder)))
+    source = textwrap.dedent(snippet).replace("a3s_code", "laneway")
+    for named, place in (
+        ('"/project"', folder),
+        ("'/path/to/project'", folder),
+        ("'./.a3s/sessions'", folder / "kept"),
+    ):
+        source = source.replace(named, repr(str(place)))
     if GATHERED in source:  # only a coroutine can be run, and a future is none
         source = source.replace(GATHERED, f"together(lambda: {GATHERED})")
         free["together"] = _together

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from laneway.errors import (
         ApprovalExpiredError,
+        ArchiveError,
+        BudgetExhaustedError,
         ClosedError,
         ConfigError,
         ConflictError,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         DuplicateJobError,
         FencedError,
         GiveUp,
+        HistoryError,
         InternalError,
         InterruptSignalError,
         InvalidJobError,
@@ -62,10 +65,12 @@ if TYPE_CHECKING:
         NotAuthenticatedError,
         NotFoundError,
         OverloadedError,
+        PassivatedError,
         PermissionDeniedError,
         PromptTooLongError,
         RateLimitedError,
         RealModelForbiddenError,
+        ReplayDivergedError,
         RetryLater,
         RunCancelledError,
         RunFailedError,
@@ -96,6 +101,7 @@ if TYPE_CHECKING:
         Progress,
         TaskState,
     )
+    from laneway.identity import Identity
     from laneway.inbox import (
         Inbox,
     )
@@ -140,6 +146,7 @@ if TYPE_CHECKING:
         RetryPolicyConfig,
         SessionOptions,
         SessionQueueConfig,
+        SessionRetentionLimits,
     )
     from laneway.policies import (
         ConfirmationPolicy,
@@ -193,6 +200,13 @@ if TYPE_CHECKING:
         Child,
         Turn,
     )
+    from laneway.spending import (
+        Budget,
+        BudgetScope,
+        BudgetWindow,
+        OnExhausted,
+        Unpriced,
+    )
     from laneway.stores.sessions import (
         FileSessionStore,
         MemorySessionStore,
@@ -232,10 +246,15 @@ __all__ = (
     "Approval",
     "ApprovalExpiredError",
     "ApprovalState",
+    "ArchiveError",
     "AsyncAgent",
     "AsyncSession",
     "Boost",
     "BoostStep",
+    "Budget",
+    "BudgetExhaustedError",
+    "BudgetScope",
+    "BudgetWindow",
     "Child",
     "ClosedError",
     "ConfigError",
@@ -262,9 +281,11 @@ __all__ = (
     "HistogramStats",
     "History",
     "HistoryEntry",
+    "HistoryError",
     "Hook",
     "HostEnv",
     "HttpTransport",
+    "Identity",
     "Inbox",
     "InternalError",
     "InterruptSignalError",
@@ -310,8 +331,10 @@ __all__ = (
     "NotAuthenticatedError",
     "NotFoundError",
     "OnCrash",
+    "OnExhausted",
     "Outcome",
     "OverloadedError",
+    "PassivatedError",
     "PendingMessage",
     "PermissionDeniedError",
     "PermissionPolicy",
@@ -327,6 +350,7 @@ __all__ = (
     "RateLimitedError",
     "RealModelForbiddenError",
     "Receipt",
+    "ReplayDivergedError",
     "ResultStatus",
     "Results",
     "RetryLater",
@@ -344,6 +368,7 @@ __all__ = (
     "Session",
     "SessionOptions",
     "SessionQueueConfig",
+    "SessionRetentionLimits",
     "SessionView",
     "Slot",
     "Snapshot",
@@ -380,6 +405,7 @@ __all__ = (
     "UnknownRunError",
     "UnknownStoreError",
     "UnknownTaskError",
+    "Unpriced",
     "UnstorableError",
     "Usage",
     "UsageError",
@@ -400,19 +426,21 @@ _HOMES = {
             "Answer ModelRequest Prompt Results ResultStatus ToolCall ToolContext ToolOutput ToolResult ToolSpec Usage"
         ),
         "errors": (
-            "ApprovalExpiredError ClosedError ConfigError ConflictError DeniedError DrainingError "
-            "DuplicateJobError FencedError GiveUp InternalError InterruptSignalError InvalidJobError "
+            "ApprovalExpiredError ArchiveError BudgetExhaustedError ClosedError ConfigError ConflictError DeniedError "
+            "DrainingError "
+            "DuplicateJobError FencedError GiveUp HistoryError InternalError InterruptSignalError InvalidJobError "
             "InvalidMessageError InvalidTransitionError JobAbortedError JobCancelledError JobFailedError "
             "JobTimeoutError LaneCycleError LaneFullError LanewayError LeaseLostError MailboxFullError "
             "MessageStateError ModelError ModelLimitedError ModelUnavailableError NotAuthenticatedError "
-            "NotFoundError OverloadedError PermissionDeniedError PromptTooLongError RateLimitedError "
-            "RealModelForbiddenError "
+            "NotFoundError OverloadedError PassivatedError PermissionDeniedError PromptTooLongError RateLimitedError "
+            "RealModelForbiddenError ReplayDivergedError "
             "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
             "StoreVersionError ToolArgumentsError ToolFailedError TransportUnavailableError UnavailableError "
             "UnknownHandlerError UnknownJobError UnknownLaneError UnknownMessageError UnknownRunError "
             "UnknownStoreError UnknownTaskError UnstorableError UsageError WaitTimeoutError WrongThreadError"
         ),
         "external": "ExternalTask ExternalTaskResult Lease Progress TaskState",
+        "identity": "Identity",
         "inbox": "Inbox",
         "kernel.ledger": "LedgerEntry LedgerState",
         "lanes": "JobOptions Lanes LaneScope",
@@ -422,7 +450,8 @@ _HOMES = {
             "StoryStep TurnState"
         ),
         "options": (
-            "LaneHandlerConfig PriorityBoostConfig RateLimitConfig RetryPolicyConfig SessionOptions SessionQueueConfig"
+            "LaneHandlerConfig PriorityBoostConfig RateLimitConfig RetryPolicyConfig SessionOptions SessionQueueConfig "
+            "SessionRetentionLimits"
         ),
         "policies": "ConfirmationPolicy Hook McpServerConfig PermissionPolicy",
         "ports": "History Model Store Tool Transport",
@@ -435,6 +464,7 @@ _HOMES = {
         "runtime.signals": "AbortSignal",
         "runtime.subscriptions": "Subscription",
         "runtime.turns": "Child Turn",
+        "spending": "Budget BudgetScope BudgetWindow OnExhausted Unpriced",
         "stores.sessions": "FileSessionStore MemorySessionStore SqliteSessionStore",
         "sync": "Agent RunStream Session",
         "system": "FixedClock HostEnv SequentialIdGenerator",
@@ -446,7 +476,7 @@ _HOMES = {
 }
 """Where each public name is at home."""
 
-_PARTS = frozenset({"agent_events", "errors", "events", "models", "stores", "tools", "transports"})
+_PARTS = frozenset({"agent_events", "errors", "events", "models", "replay", "stores", "tools", "transports"})
 """Modules that are there without being imported by name."""
 
 

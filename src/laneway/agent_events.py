@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from laneway.dialogue import ResultStatus, ToolResult
+from laneway.identity import Identity
 
 __all__ = (
     "AGENT_EVENTS",
     "AgentEvent",
     "BackgroundEndEvent",
+    "BudgetThresholdHitEvent",
     "CommandDeadLetteredEvent",
     "CommandRetryEvent",
     "ConfirmationEscalatedEvent",
@@ -33,6 +35,8 @@ __all__ = (
     "HookFailedEvent",
     "MessageQueuedEvent",
     "ModelRetryEvent",
+    "PassivationRequestedEvent",
+    "PeerInvocationEvent",
     "PermissionDeniedEvent",
     "PlanningEndEvent",
     "PlanningStartEvent",
@@ -61,6 +65,7 @@ __all__ = (
 
 ENVELOPE_VERSION = 1
 META = ("session_id", "run_id", "seq", "at_ms")
+BESIDE = (*META, "identity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,7 @@ class AgentEvent:
     run_id: str = ""
     seq: int = 0
     at_ms: int = 0
+    identity: Identity | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name in _FIELDS:
@@ -88,11 +94,13 @@ class AgentEvent:
     @property
     def data(self) -> dict[str, Any]:
         """The fields of its own, as a mapping."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in META}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in BESIDE}
 
     def to_dict(self) -> dict[str, Any]:
         """The versioned envelope: `version`, `type`, `payload`, `metadata`; plain JSON values."""
         metadata = {name: getattr(self, name) for name in META}
+        if self.identity is not None:
+            metadata |= self.identity.labels
         payload = {name: list(value) if isinstance(value, tuple) else value for name, value in self.data.items()}
         return {"version": ENVELOPE_VERSION, "type": self.event_type, "payload": payload, "metadata": metadata}
 
@@ -562,6 +570,37 @@ class QueueAlertEvent(AgentEvent):
     lane: str
     alert_type: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetThresholdHitEvent(AgentEvent):
+    """A budget is nearly used up (`kind` is `soft`) or used up (`hard`); in tokens, or in dollars for money."""
+
+    event_type: ClassVar[str] = "budget_threshold_hit"
+    resource: str
+    kind: str
+    consumed: float
+    limit: float
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassivationRequestedEvent(AgentEvent):
+    """The host wants the session to leave memory; `deadline_ms` is how long it may take to come to a boundary."""
+
+    event_type: ClassVar[str] = "passivation_requested"
+    reason: str
+    deadline_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerInvocationEvent(AgentEvent):
+    """Another session has sent something to this one."""
+
+    event_type: ClassVar[str] = "peer_invocation"
+    from_session_id: str
+    from_tenant_id: str | None = None
+    correlation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

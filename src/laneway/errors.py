@@ -13,9 +13,11 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ InvalidMessageError    what was sent is not a message that can be kept
 │  ├─ UnknownMessageError    no message has that id
 │  ├─ UnknownStoreError      no store is behind that address
+│  ├─ ArchiveError           the file is no session, or not one that can be imported
 │  ├─ UnknownRunError        there is nothing to resume under that id
 │  ├─ UnknownTaskError       no external task has that id
 │  ├─ NotFoundError          there is no such thing, or it is not yours
+│  ├─ HistoryError           a file is no history of a run that can be used
 │  ├─ ToolArgumentsError     the arguments of a call do not fit the tool
 │  └─ ModelError             the provider of a model refuses the call as it is
 │     ├─ PromptTooLongError  the conversation is longer than the model can take in
@@ -26,11 +28,13 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ LaneFullError          the lane holds as many waiting jobs as it may
 │  ├─ DrainingError          no new work is taken while draining
 │  ├─ ClosedError            these lanes are closed (or not open yet)
+│  │  └─ PassivatedError     the session has left memory; what it was told goes on later
 │  ├─ MailboxFullError       the session holds as many waiting messages as it may
 │  ├─ MessageStateError      a message cannot change in that way from its state
 │  ├─ FencedError            somebody else owns this now; what the old owner says is refused
 │  ├─ LeaseLostError         the task is no longer this worker's; what it says of it is refused
 │  ├─ RateLimitedError       too many requests from one caller
+│  ├─ ReplayDivergedError    what happens now is not what was recorded
 │  ├─ StoreInUseError        another process has the store open
 │  └─ StoreVersionError      the store was written by a newer Laneway
 ├─ UnavailableError          the world is wrong: a later try may help
@@ -44,7 +48,8 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 ├─ DeniedError               a policy said no
 │  ├─ NotAuthenticatedError  no token, or one that does not count (any more)
 │  ├─ PermissionDeniedError  the sender lacks the right
-│  └─ ApprovalExpiredError   nobody answered in time
+│  ├─ ApprovalExpiredError   nobody answered in time
+│  └─ BudgetExhaustedError   a budget, or its guard, allows no further call of a model
 ├─ JobFailedError            a job ended without a value
 │  ├─ JobCancelledError      somebody cancelled it
 │  ├─ JobAbortedError        its AbortSignal fired
@@ -67,6 +72,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 __all__ = (
     "REACTIONS",
     "ApprovalExpiredError",
+    "ArchiveError",
+    "BudgetExhaustedError",
     "ClosedError",
     "ConfigError",
     "ConflictError",
@@ -75,6 +82,7 @@ __all__ = (
     "DuplicateJobError",
     "FencedError",
     "GiveUp",
+    "HistoryError",
     "InternalError",
     "InterruptSignalError",
     "InvalidJobError",
@@ -96,11 +104,13 @@ __all__ = (
     "NotAuthenticatedError",
     "NotFoundError",
     "OverloadedError",
+    "PassivatedError",
     "PermissionDeniedError",
     "PromptTooLongError",
     "RateLimitedError",
     "Reaction",
     "RealModelForbiddenError",
+    "ReplayDivergedError",
     "RetryLater",
     "RunCancelledError",
     "RunFailedError",
@@ -325,10 +335,22 @@ class NotFoundError(UsageError):
         self.name = name
 
 
+class HistoryError(UsageError):
+    """A file is no history of a run that can be used: foreign, newer, damaged or cut off. Nothing was done with it."""
+
+    code = "history"
+
+
 class UnknownStoreError(UsageError):
     """No store is behind that address."""
 
     code = "unknown_store"
+
+
+class ArchiveError(UsageError):
+    """The file is no exported session, is damaged, or was written by a newer Laneway; nothing was imported."""
+
+    code = "archive"
 
 
 class ConflictError(LanewayError):
@@ -410,6 +432,22 @@ class ClosedError(ConflictError):
         self.opened = opened
 
 
+class PassivatedError(ClosedError):
+    """The session has left memory before a message had its answer; that is stored, and goes on when it is opened."""
+
+    code = "passivated"
+
+    def __init__(self, *, session_id: str, message_id: str) -> None:
+        ConflictError.__init__(
+            self,
+            f"session {session_id!r} has left memory before {message_id} had its answer",
+            hint="do not send it again, it is stored: wait(message_id) opens the session and waits for the answer",
+        )
+        self.opened = True
+        self.session_id = session_id
+        self.message_id = message_id
+
+
 class MailboxFullError(ConflictError):
     """The session holds as many waiting messages as its cap allows, and its policy is to refuse newcomers."""
 
@@ -432,6 +470,15 @@ class RateLimitedError(ConflictError):
     def __init__(self, message: str, *, retry_after_ms: int, hint: str = "send fewer requests at once") -> None:
         super().__init__(message, hint=hint)
         self.retry_after_ms = retry_after_ms
+
+
+class ReplayDivergedError(ConflictError):
+    """What happens now is not what was recorded: `step` is the first that differs, `where` says in what.
+
+    `recorded` and `now` are the two values.
+    """
+
+    code = "replay_diverged"
 
 
 class MessageStateError(ConflictError):
@@ -552,6 +599,18 @@ class ApprovalExpiredError(DeniedError):
     """Nobody answered in time."""
 
     code = "approval_expired"
+
+
+class BudgetExhaustedError(DeniedError, RuntimeError):
+    """A budget, or the guard of a session, allows no further call of a model; the session stays open."""
+
+    code = "budget_exhausted"
+
+    def __init__(self, reason: str, *, resource: str = "", hint: str = "", **facts: Any) -> None:
+        of = f" ({resource})" if resource else ""
+        super().__init__(f"Budget exhausted{of}: {reason}", hint=hint, **facts)
+        self.resource = resource
+        self.reason = reason
 
 
 class JobFailedError(LanewayError):

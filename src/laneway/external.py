@@ -87,6 +87,8 @@ class ExternalTask(Fields):
     idempotency_key: str
     tenant_id: str
     correlation_id: str | None
+    principal: str | None
+    agent_template_id: str | None
     effect: str
     state: str
     worker: str

@@ -71,6 +71,7 @@ from laneway.runtime.envelope import (
     storable,
     words_of,
 )
+from laneway.runtime.erasing import CHILD_KEY, delete_session
 from laneway.runtime.errands import WAIT_LANE
 from laneway.runtime.inbox_options import channel_options, global_options, options_of, view_of
 from laneway.runtime.mail_engine import Handler, MailEngine
@@ -95,6 +96,9 @@ class Inbox:
     `handler` is an async function that takes a `Turn` and returns its answer (text, or None for none). Open it with
     `async with`. Leaving gives running turns `close_timeout_ms`; what has not begun stays in the store.
     """
+
+    has_agents: bool = False
+    """Whether sub-agents have sessions of their own here."""
 
     def __init__(
         self,
@@ -257,25 +261,22 @@ class Inbox:
         attachments: Iterable[Any] = (),
         expires_ms: int | None = None,
         trace: str = "",
+        beside: Beside | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Receipt:
         """Take a message. Returns when it is durable; the receipt says where it is and why it waits, if it does.
 
         `message_id` is the platform's id: the same one on the same route again is answered with the first receipt.
-        `trace` is the W3C `traceparent` of what the message is part of.
+        `trace` is the W3C `traceparent` of what the message is part of. `beside` makes a row of the receipt that is
+        stored in the same commit; a message with one is no command, whatever it says. `check` is called at the moment
+        the message is taken: what it raises refuses the message.
         """
         self._engine.check_open()
         if expires_ms is not None:
             check_whole(expires_ms, setting="expires_ms", least=1, most=DURATION_MAX_MS)
         wall = self._engine.wall()
         kind = kind_of(kind)
-        route = _NO_ROUTE
-        if (channel, account, thread, chat_type) != ("", "", "", ""):
-            route = Route(
-                channel=field_of(channel, "channel"),
-                account=field_of(account, "account"),
-                thread=field_of(thread, "thread"),
-                chat_type=field_of(chat_type, "chat_type"),
-            )
+        route = _route_of(channel, account, thread, chat_type)
         if not isinstance(priority, Priority):
             raise InvalidMessageError(f"priority must be a Priority, not {priority!r}")
         if trace and not trace_of(trace):
@@ -283,7 +284,7 @@ class Inbox:
         more = attachments_of(attachments)
         message = Message(
             id=self._engine.ids.new_id("msg"),
-            session_key=check_key(session_key, "session key"),
+            session_key=self._check_session_key(session_key),
             text=self._text(text, has_more=bool(more)),
             sender=sender_of(sender),
             route=route,
@@ -297,7 +298,7 @@ class Inbox:
             trace=trace_of(trace) if trace else "",
         )
         inline = QueueOptions(mode=Mode.parse(mode)) if mode is not None else _NO_OPTIONS
-        if self._parses_commands and kind is MessageKind.USER:
+        if self._parses_commands and kind is MessageKind.USER and beside is None:
             directive = directives.parse(message.text)
             if isinstance(directive, directives.Inline | directives.SendAs) and not self._commands.denial(
                 directive, message.sender
@@ -306,10 +307,15 @@ class Inbox:
                 message = replace(message, text=directive.text)
             elif directive is not None:
                 return await self._command(message, directive, expires_ms)
-        return await self._take(message, inline, expires_ms)
+        return await self._take(message, inline, expires_ms, beside, check)
 
     async def _take(
-        self, message: Message, inline: QueueOptions, expires_ms: int | None, beside: Beside | None = None
+        self,
+        message: Message,
+        inline: QueueOptions,
+        expires_ms: int | None,
+        beside: Beside | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Receipt:
         lasts = expires_ms if expires_ms is not None else self._expires_ms
         arrival = self._engine.arrival(
@@ -319,7 +325,7 @@ class Inbox:
             expires_ms=message.arrived_ms + lasts if lasts is not None else 0,
             dedupe_ms=self._dedupe_ms,
         )
-        return await self._engine.accept(arrival._replace(beside=beside))
+        return await self._engine.accept(arrival._replace(beside=beside, check=check))
 
     def _text(self, text: object, *, has_more: bool) -> str:
         if not isinstance(text, str):
@@ -663,6 +669,11 @@ class Inbox:
         )
         return stopped
 
+    async def delete(self, session_key: str, *, tenant: str = "default", actor: str = "host") -> int:
+        """Erase everything about a session and its sub-agents', for good; what runs is ended first. How many rows."""
+        owner = self._owner(session_key, tenant)
+        return await delete_session(self._engine, owner, actor=words_of(actor, "actor"))
+
     async def cancel(self, session_key: str, reason: str = "cancelled", *, tenant: str = "default") -> bool:
         """End the running turn of a session; what waits there stays. False: none runs, or it is ending already."""
         owner = self._owner(session_key, tenant)
@@ -670,7 +681,7 @@ class Inbox:
         box = self._engine.kernel.boxes.get(owner)
         if box is None:
             return False
-        return bool(await self._engine.change(owner, self._engine.kernel.cancel_turn, box, words_of(reason, "reason")))
+        return bool(await self._engine.change(owner, self._engine.kernel.cancel, box, words_of(reason, "reason")))
 
     def approvals(self, session_key: str | None = None, *, tenant: str = "default") -> list[Approval]:
         """What waits for somebody's approval, in one session or in all."""
@@ -729,6 +740,11 @@ class Inbox:
         )
 
     @property
+    def dedupe_ms(self) -> int:
+        """For how long it knows a platform's id again."""
+        return self._dedupe_ms
+
+    @property
     def clockwork(self) -> Clockwork:
         """Its schedules, for those who change one or send one now."""
         return self._clockwork
@@ -750,6 +766,16 @@ class Inbox:
             raise UsageError(f"subscribe takes session keys, ids and event types, not {keys!r}")
         return self._engine.subscribe(keys, buffer_max)
 
+    def _check_session_key(self, session_key: object) -> str:
+        """A key that a message may have: that of a sub-agent is its parent's, and goes with it."""
+        key = check_key(session_key, "session key")
+        if not self.has_agents and CHILD_KEY.search(key):
+            raise InvalidMessageError(
+                f"session key {key!r} is that of a sub-agent: it ends with '~' and twelve hex digits",
+                hint="call it otherwise; such a session would be deleted with another",
+            )
+        return key
+
     def _owner(self, session_key: str, tenant: str) -> Owner:
         return Owner(check_key(tenant, "tenant"), self._engine.workspace, check_key(session_key, "session key"))
 
@@ -760,3 +786,15 @@ def _own_lanes(concurrency: int) -> dict[str, LaneConfig]:
         "main": LaneConfig(concurrency=concurrency),
         WAIT_LANE: LaneConfig(concurrency=WAITERS_WIDTH, priority=0),
     }
+
+
+def _route_of(channel: str, account: str, thread: str | int, chat_type: str) -> Route:
+    """Where a message comes from; most come from nowhere."""
+    if (channel, account, thread, chat_type) == ("", "", "", ""):
+        return _NO_ROUTE
+    return Route(
+        channel=field_of(channel, "channel"),
+        account=field_of(account, "account"),
+        thread=field_of(thread, "thread"),
+        chat_type=field_of(chat_type, "chat_type"),
+    )

@@ -8,7 +8,7 @@ nearest known one. The small ones are frozen records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, cast
 
 from laneway.checked import (
@@ -26,16 +26,20 @@ from laneway.checked import (
     one_of,
     optional,
     path_text,
-    record,
     string,
     text,
     whole,
     word,
 )
+from laneway.checked import (
+    record as record_of,
+)
 from laneway.errors import ConfigError
+from laneway.identity import identity_label, tenant_label
 from laneway.mail import Mode, QueueOptions
 from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
 from laneway.records import DURATION_MAX_MS, Boost, Effect, RateLimit, RetryPolicy, check_labels, check_whole
+from laneway.spending import Budget
 
 __all__ = (
     "SESSION_LANES",
@@ -49,6 +53,7 @@ __all__ = (
     "RetryPolicyConfig",
     "SessionOptions",
     "SessionQueueConfig",
+    "SessionRetentionLimits",
     "Switch",
     "lane_named",
     "merge",
@@ -72,6 +77,20 @@ def lane_named(value: object, *, setting: str = "lane") -> str:
 
 def _each(check: Check) -> Check:
     return lambda setting, value: tuple(check(setting, each) for each in listed(setting, value))
+
+
+def _named(check: Check) -> Check:
+    """Several things with names: no two have one, because only one of them would count."""
+
+    def checked(setting: str, value: object) -> tuple[Any, ...]:
+        found = tuple(check(setting, each) for each in listed(setting, value))
+        names = [each.name for each in found]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"two of the {setting} are named {twice!r}: give each a name of its own", setting=setting)
+        return found
+
+    return checked
 
 
 def _queue(setting: str, value: object) -> SessionQueueConfig:
@@ -101,7 +120,7 @@ def _by_lane(check: Check) -> Check:
 
 def _handler(setting: str, value: object) -> LaneHandlerConfig:
     """Who runs the calls of a lane: a `LaneHandlerConfig`, a mapping with its fields, or only its mode."""
-    found = record(LaneHandlerConfig)(setting, {"mode": value} if isinstance(value, str) else value)
+    found = record_of(LaneHandlerConfig)(setting, {"mode": value} if isinstance(value, str) else value)
     assert isinstance(found, LaneHandlerConfig)
     return found
 
@@ -163,6 +182,37 @@ class RateLimitConfig:
         assert self.max_operations is not None
         makers = {"per_second": RateLimit.per_second, "per_minute": RateLimit.per_minute}
         return makers.get(self.limit_type, RateLimit.per_hour)(self.max_operations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRetentionLimits:
+    """How much a session keeps in memory of what is over; None: all of it. What is oldest goes first.
+
+    What runs, waits or is unknown is never dropped, nor what the model still hears. A store keeps everything all the
+    same: these are bounds of memory. A session without any has those of `usual()`; to change one of them and keep the
+    others: `replace(SessionRetentionLimits.usual(), max_runs_retained=5)`.
+    """
+
+    max_runs_retained: int | None = None
+    max_events_per_run: int | None = None
+    max_trace_events: int | None = None
+    max_terminal_subagent_tasks: int | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None:
+                check_whole(value, setting=each.name, least=0, most=COUNT_MAX)
+
+    @classmethod
+    def usual(cls) -> SessionRetentionLimits:
+        """What holds where nobody says anything: generous, and flat."""
+        return cls(
+            max_runs_retained=1_000,
+            max_events_per_run=100_000,
+            max_trace_events=10_000,
+            max_terminal_subagent_tasks=100,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +320,9 @@ class SessionQueueConfig(Checked):
         "enable_alerts": flag,
         "default_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
         "storage_path": optional(path_text),
-        "retry_policy": optional(record(RetryPolicyConfig)),
-        "rate_limit": optional(record(RateLimitConfig)),
-        "priority_boost": optional(record(PriorityBoostConfig)),
+        "retry_policy": optional(record_of(RetryPolicyConfig)),
+        "rate_limit": optional(record_of(RateLimitConfig)),
+        "priority_boost": optional(record_of(PriorityBoostConfig)),
         "pressure_threshold": optional(whole(1)),
         "lane_timeouts": _by_lane(whole(1, DURATION_MAX_MS)),
     }
@@ -480,7 +530,8 @@ class SessionOptions(Checked):
     `agent_dirs`), `max_parallel_tasks` (of one run at once), `max_subagents` (of all sessions of a store at once, 8;
     the newest value counts), `max_subagent_depth` (3). Of where tools come from: `mcp_servers` by name.
     `tenant_id` is whose session it is: the same `session_id` of another tenant is another session. `principal`,
-    `agent_template_id` and `correlation_id` are labels that Laneway never reads.
+    `agent_template_id` and `correlation_id` are labels that Laneway never reads. With `record` its runs are written
+    down so that they can be replayed to the same bytes.
     """
 
     model: Any = None
@@ -518,6 +569,12 @@ class SessionOptions(Checked):
     temperature: float | None = None
     thinking_budget: int | None = None
     max_output_tokens: int | None = None
+    budget_guard: Any = None
+    budget_on_error: Literal["allow", "deny"] | None = None
+    budget_guard_timeout_ms: int | None = None
+    budgets: Iterable[Budget | Mapping[str, Any]] | None = None
+    record: bool | None = None
+    retention_limits: SessionRetentionLimits | Mapping[str, Any] | None = None
     host: Any = None
     tenant_id: str | None = None
     principal: str | None = None
@@ -533,12 +590,12 @@ class SessionOptions(Checked):
         "tool_lanes": optional(by_tool(word(*SESSION_LANES))),
         "tool_effects": optional(by_tool(effect)),
         "queue_config": optional(_queue),
-        "permission_policy": optional(record(PermissionPolicy)),
-        "confirmation_policy": optional(record(ConfirmationPolicy)),
-        "hooks": optional(_each(record(Hook))),
+        "permission_policy": optional(record_of(PermissionPolicy)),
+        "confirmation_policy": optional(record_of(ConfirmationPolicy)),
+        "hooks": optional(_each(record_of(Hook))),
         "skill_dirs": optional(_each(path_text)),
         "agent_dirs": optional(_each(path_text)),
-        "mcp_servers": optional(by_tool(record(McpServerConfig))),
+        "mcp_servers": optional(by_tool(record_of(McpServerConfig))),
         "planning": optional(flag),
         "max_plan_steps": optional(whole(1, 1_000)),
         "max_parallel_tasks": optional(whole(1, 1_000_000)),
@@ -548,7 +605,7 @@ class SessionOptions(Checked):
         "session_store": anything,
         "session_id": optional(text),
         "mode": optional(lambda _, value: Mode.parse(value)),
-        "messages": optional(record(QueueOptions)),
+        "messages": optional(record_of(QueueOptions)),
         "on_crash": optional(word(*ON_CRASH)),
         "max_tool_rounds": optional(whole(1, 1_000_000)),
         "max_calls_per_answer": optional(whole(1, 1_000_000)),
@@ -562,11 +619,17 @@ class SessionOptions(Checked):
         "temperature": optional(number(0, 2)),
         "thinking_budget": optional(whole(0)),
         "max_output_tokens": optional(whole(1)),
+        "budget_guard": anything,
+        "budget_on_error": optional(word("allow", "deny")),
+        "budget_guard_timeout_ms": optional(whole(1, DURATION_MAX_MS)),
+        "budgets": optional(_named(record_of(Budget))),
+        "record": optional(flag),
+        "retention_limits": optional(record_of(SessionRetentionLimits)),
         "host": anything,
-        "tenant_id": optional(text),
-        "principal": optional(text),
-        "agent_template_id": optional(text),
-        "correlation_id": optional(text),
+        "tenant_id": optional(tenant_label),
+        "principal": optional(identity_label),
+        "agent_template_id": optional(identity_label),
+        "correlation_id": optional(identity_label),
         "environment": optional(by_tool(string)),
         "artifacts_dir": optional(path_text),
     }

@@ -35,7 +35,11 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """Where new ids come from."""
+    """Where new ids come from.
+
+    Ids that are counted may have a method `for_opening(epoch)` beside this: it is called when a store was opened, with
+    the `epoch` of that store, and gives the `Ids` that are used with it from then on.
+    """
 
     def new_id(self, kind: str) -> str:
         """An id that was never given out before."""
@@ -127,6 +131,9 @@ class History(Protocol):
     async def sessions(self, tenant: str, workspace: str, *, after: str = "", limit: int = 200) -> list[str]:
         """Session keys that have messages, in alphabetical order after `after`."""
 
+    async def tenants(self, workspace: str) -> list[str]:
+        """Tenants that have messages in a workspace, in alphabetical order."""
+
     async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
         """What needs somebody in a workspace, at most so much of each kind; it costs what there is of that."""
 
@@ -159,6 +166,14 @@ class Store(Protocol):
 
     async def commit(self, batches: Sequence[Batch]) -> list[BatchResult]:
         """Make batches durable, in order; a result for each. One bad batch never fails another."""
+
+    async def erase(self, owner: Owner, *, until_seq: int | None = None, limit: int = 1000) -> int:
+        """Take away a bounded slice of the rows of a session, in the order of commits; how many went. 0: no more.
+
+        Without `until_seq` everything goes, what is live first. With it only what is over, oldest first: ended messages
+        (no dead letters that nobody has settled), events, lines, and states of `HISTORY_KINDS` up to that number. Blobs
+        go with the last row that names them.
+        """
 
     async def close(self) -> None:
         """Let go of it. The last user to close really closes it."""

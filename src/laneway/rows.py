@@ -1,7 +1,8 @@
 """What a store keeps, as rows. The kernel and the engine never see SQL; a store never sees a decision.
 
 A row says everything about its thing at one moment and replaces the row with the same key, so writing it twice is the
-same as writing it once: a commit of which nobody knows whether it happened can simply be made again. Rows that are
+same as writing it once: a commit of which nobody knows whether it happened can simply be made again. Only its own row
+it replaces: one with the id of another session, or of an earlier message or turn, is refused. Rows that are
 `live` are what a restart has to load; the others are history.
 
 Every key begins with the tenant. `workspace` and `session` complete it: a row belongs to one session, or to a
@@ -10,9 +11,11 @@ workspace when `session` is empty (durable jobs do).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = (
+    "HISTORY_KINDS",
+    "NAMING_KINDS",
     "Batch",
     "BatchResult",
     "EntryRow",
@@ -26,7 +29,16 @@ __all__ = (
     "StateKey",
     "StateRow",
     "Troubles",
+    "taken_by",
 )
+
+
+HISTORY_KINDS: Final = ("turn", "approval", "child", "task", "round", "record", "compaction", "intent", "dead_letter")
+"""Kinds of state rows that are history once they are not live: retention lets go of these, and of no others."""
+
+
+NAMING_KINDS: Final = frozenset({"round", "record", "compaction", "intent"})
+"""Kinds of state rows whose body may name blobs, as hashes in `b`."""
 
 
 class Owner(NamedTuple):
@@ -118,6 +130,17 @@ class StateKey(NamedTuple):
 
 
 Row = MessageRow | StateRow | EventRow | EntryRow
+
+
+def taken_by(old: MessageRow | StateRow, new: MessageRow | StateRow) -> str:
+    """Why a row must not replace the one that has its id: it is about another thing. Empty: it may."""
+    kind = new.kind if isinstance(new, StateRow) else "message"
+    owner = Owner(old.tenant, old.workspace, old.session)
+    if owner != (new.tenant, new.workspace, new.session):
+        return f"the id {new.id!r} is that of a {kind} of {owner} already"
+    if kind in ("message", "turn") and old.seq != new.seq:
+        return f"the id {new.id!r} is that of an earlier {kind} already, number {old.seq}"
+    return ""
 
 
 class Batch(NamedTuple):

@@ -6,6 +6,7 @@ are stored, `monotonic_ms` for durations and timers. A jump of the wall clock th
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 import uuid
@@ -61,18 +62,29 @@ class SystemIds:
 
 
 class SequentialIdGenerator:
-    """Ids that are the same in every run: `job-1`, `job-2` …"""
+    """Ids that are the same in every run: `job-1`, `job-2` …
 
-    __slots__ = ("_next", "_prefix")
+    A store that was opened before has ids already. Whoever opens it again counts under the number of that opening:
+    `job-2.1`, `job-2.2` …, so that no id comes twice, and the same store and the same inputs still give the same ids.
+    """
+
+    __slots__ = ("_numbers", "_opening", "_prefix")
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
-        self._next = 0
+        self._opening = ""
+        self._numbers = itertools.count(1)
 
     def new_id(self, kind: str) -> str:
         """A new id, counted from 1."""
-        self._next += 1
-        return f"{self._prefix}{kind}-{self._next}"
+        return f"{self._prefix}{kind}-{self._opening}{next(self._numbers)}"
+
+    def for_opening(self, epoch: int) -> SequentialIdGenerator:
+        """The ids of somebody who has opened a store for the time `epoch`; the numbers are counted together."""
+        ids = SequentialIdGenerator(self._prefix)
+        ids._opening = "" if epoch <= 1 else f"{epoch}."
+        ids._numbers = self._numbers
+        return ids
 
 
 def _system_random() -> Random:

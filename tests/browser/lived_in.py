@@ -27,6 +27,9 @@ CONFIG: Final = """
 name: {name}
 default_model: scripted
 system: {name}
+record: true
+identity:
+  principal: {name}
 lanes:
   main: 6
 queue:
@@ -77,6 +80,7 @@ def settle(serve: Callable[..., Served], marks: Sequence[str]) -> LivedIn:
     )
     places = ["#/", *(f"#/{name}" for name in views.split()[1:]), f"#/chat/{_path(keys[0])}", "#/chat/asks"]
     places += [f"#/sessions/{_path(keys[0])}", f"#/story/message/{loud['message_id']}", f"#/story/run/{run}"]
+    places += [f"#/replay/{run}", f"#/replay/{run}?step=3&other={run}"]
     return LivedIn(served, places)
 
 

@@ -249,7 +249,7 @@ def test_nothing_that_somebody_says_is_more_than_text(server: Served, open_page:
     page = open_page(server, f"#/chat/{quote(name, safe='')}")
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     for text in HOSTILE:
-        say(page, text)
+        say(page, text, "followup")  # else those that come while it is busy are answered together
     expect(log(page).get_by_text(f"You said: {HOSTILE[1]}")).to_be_visible()
     expect(log(page)).to_contain_text("⟨U+202E⟩txt.exe ⟨U+200B⟩<b>bold</b>")
     say(page, "run echo \"<img src=x onerror='window.hit=1'>\"", "followup")
@@ -390,3 +390,37 @@ def test_it_fits_a_phone(server: Served, open_page: Callable[..., Page], *, dark
     expect(field(page)).to_be_in_viewport()
     expect(page.get_by_role("button", name="Send")).to_be_in_viewport()
     check_axe(page)
+
+
+def test_a_long_conversation_scrolls_in_its_box_and_never_the_page(
+    server: Served, open_page: Callable[..., Page]
+) -> None:
+    for number in range(12):
+        server.send("long-page", f"note {number}\n" + "and more\n" * 12, mode="followup")
+    until(lambda: server.api("GET", "/v1/sessions/long-page")["waiting"] == 0)
+    for phone in (False, True):
+        page = open_page(server, "#/chat/long-page", phone=phone)
+        expect(log(page).get_by_text("You said: note 11")).to_be_visible()
+        box, whole, window = page.evaluate(
+            "[document.querySelector('.chat-log').scrollHeight, document.documentElement.scrollHeight, innerHeight]"
+        )
+        assert box > window == whole
+
+
+def test_a_message_of_a_session_at_rest_is_there_once_and_its_reason_is_whole(
+    server: Served, open_page: Callable[..., Page]
+) -> None:
+    server.send("at-rest", "run sleep 300")
+    until(lambda: server.api("GET", "/v1/ledger?session=at-rest")["items"])
+    server.api("POST", "/v1/sessions/at-rest/passivate", {"deadline_ms": 0})
+    page = open_page(server, "#/chat/at-rest")
+    why = page.locator(".queue-why")
+    expect(why).to_contain_text("a message, an answer, the result of a task or a restart brings it back")
+    expect(message(page, "run sleep 300")).to_have_count(1)
+    expect(message(page, "run sleep 300")).to_contain_text("waits, place 1")
+    room, needed = why.evaluate(
+        "(node) => [node.clientWidth * node.clientHeight, node.scrollWidth * node.scrollHeight]"
+    )
+    assert needed <= room
+    server.api("POST", "/v1/sessions/at-rest/stop", {})
+    expect(message(page, "run sleep 300")).to_contain_text("its run was cut off")

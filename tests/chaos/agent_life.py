@@ -38,7 +38,7 @@ from laneway.dialogue import (
     ToolContext,
     Utterance,
 )
-from laneway.errors import LanewayError, ModelUnavailableError
+from laneway.errors import ClosedError, LanewayError, ModelUnavailableError
 from laneway.options import PermissionPolicy, SessionQueueConfig
 from laneway.ports import Store
 from laneway.stores.sessions import FileSessionStore
@@ -47,7 +47,7 @@ from tests.chaos.agent_scene import kill_in_commits, problems_of
 from tests.chaos.life import HastyStore
 from tests.chaos.witness import Witness
 
-__all__ = ("EFFECTS", "KINDS", "AgentLifeOptions", "Sabotage", "live", "plans_in")
+__all__ = ("EFFECTS", "FILE", "KINDS", "AgentLifeOptions", "Sabotage", "live", "plans_in")
 
 Sabotage = Literal["", "hasty-store", "run-writes-again"]
 """Faults that are planted to prove that the checker would find them."""
@@ -72,6 +72,8 @@ class AgentLifeOptions:
     fuse: int = 0
     pace_ms: float = 3.0
     sabotage: Sabotage = ""
+    passivates: bool = False  # sessions leave memory all the time
+    labelled: bool = False  # it says whose its sessions are; later lives have to know it
 
     def store(self) -> Store:
         """The store of all sessions."""
@@ -209,6 +211,9 @@ class Life:
                 self.sessions[name] = self._session(agent, name, store)
             await asyncio.gather(*(session.ready() for session in self.sessions.values()))
             self.say("ready")
+            if self._options.passivates:
+                for session in self.sessions.values():
+                    self._start(self._passivate_often(session))
             await self._obey()
         self.say("closed")
         await self._writer.drain()
@@ -223,7 +228,22 @@ class Life:
             session_store=store,
             model=model,
             queue_config=SessionQueueConfig() if kind != "plain" else None,
+            principal=f"user:{name}" if self._options.labelled else None,
         )
+
+    async def _passivate_often(self, session: AsyncSession) -> None:
+        while True:
+            await asyncio.sleep(self._random.uniform(0, 10 * self._options.pace_ms / 1000))
+            self._witness.note("leaving", session.session_id)
+            self._fuse.reach("leaving")
+            deadline_ms = self._random.choice((0, 1, 5, 1_000))
+            try:
+                await session.passivate("chaos", deadline_ms=deadline_ms)
+                self._witness.note("left", session.session_id)
+                self._fuse.reach("left")
+                await session.ready()
+            except ClosedError:  # the process is being closed
+                return
 
     async def _obey(self) -> None:
         while line := await self._reader.readline():
@@ -302,7 +322,17 @@ class Life:
             ledger = [[entry.tool, entry.state.value, entry.key] for entry in await session.ledger()]
             memory = hashlib.sha256(repr(history).encode()).hexdigest()
             problems = list(problems_of([*history, Prompt(text="next")]))
-            self.say("session", name, {"ended": ended, "ledger": ledger, "memory": memory, "problems": problems})
+            self.say(
+                "session",
+                name,
+                {
+                    "ended": ended,
+                    "ledger": ledger,
+                    "memory": memory,
+                    "problems": problems,
+                    "principal": session.principal(),
+                },
+            )
         self.say("done")
 
 

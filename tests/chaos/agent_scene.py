@@ -20,7 +20,7 @@ import secrets
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -86,8 +86,8 @@ class Scene:
 class Killer:
     """Counts the points that are reached, and ends the process at the one that was named."""
 
-    def __init__(self, scene: Scene, witness: Witness) -> None:
-        self.point, _, nth = scene.kill.partition("#")
+    def __init__(self, kill: str, witness: Witness) -> None:
+        self.point, _, nth = kill.partition("#")
         self._nth = int(nth or 1)
         self._seen: Counter[str] = Counter()
         self._witness = witness
@@ -141,7 +141,7 @@ class Kills(Protocol):
         """The end."""
 
 
-def kill_in_commits(killer: Kills) -> None:
+def kill_in_commits(killer: Kills, tags_of: Callable[[Sequence[Batch]], set[str]] = tags_of) -> None:
     """Have the writer of the store look out: before a transaction, when all of it is written but `COMMIT`, after it."""
 
     def watched(connection: sqlite3.Connection, path: str, batches: Sequence[Batch], **more: Any) -> list[BatchResult]:
@@ -382,7 +382,7 @@ async def play(scene: Scene) -> dict[str, Any]:
     """Play the scene to its end, if it has one; what is to be reported."""
     book = Path(scene.folder) / "witness"
     witness = Witness(book, scene.life)
-    killer = Killer(scene, witness)
+    killer = Killer(scene.kill, witness)
     kill_in_commits(killer)
     model = Player(scene, killer, witness)
     disk = Disk(scene.folder, scene.full_ms)
@@ -486,7 +486,7 @@ def warm_up() -> None:
     import laneway.models  # noqa: F401
 
     witness = Witness(Path(os.devnull), 0)
-    for each in trade(Killer(Scene(folder=""), witness), witness, Path(os.devnull), Disk("", 0)):
+    for each in trade(Killer("", witness), witness, Path(os.devnull), Disk("", 0)):
         each.check('{"name": "x"}')
 
 

@@ -1,13 +1,14 @@
-"""The stage of the crash table: plays scenes in processes of their own, one after the other, without starting Python
+"""The stage of the crash tables: plays scenes in processes of their own, one after the other, without starting Python
 each time.
 
-`python -m tests.chaos.agent_stage` reads scenes from its standard input, one JSON object per line, forks a process for
-each, and answers with its exit code (negative: the signal that ended it). It has neither threads nor an event loop, so
-that it may fork. `Stage` is the other end.
+`python -m tests.chaos.agent_stage MODULE` reads scenes from its standard input, one JSON object per line, forks a
+process for each, in which the module's `live` plays it, and answers with its exit code (negative: the signal that ended
+it). It has neither threads nor an event loop, so that it may fork. `Stage` is the other end.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -24,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 class Stage:
     """A stage as seen by a test: `stage.play({...})` is the exit code of one life."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.chaos.agent_stage"]
+    def __init__(self, module: str = "tests.chaos.agent_scene") -> None:
+        command = [sys.executable, "-m", "tests.chaos.agent_stage", module]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def play(self, scene: dict[str, Any]) -> int:
@@ -48,16 +49,15 @@ class Stage:
 
 def main() -> None:
     """Play what is asked for, until there is no more."""
-    from tests.chaos.agent_scene import live, warm_up
-
-    warm_up()
+    scene = importlib.import_module(sys.argv[1])
+    scene.warm_up()
     for line in sys.stdin:
         facts = json.loads(line)
         child = os.fork()
         if not child:
             code = 70
             try:
-                code = live(facts)
+                code = scene.live(facts)
             except BaseException:  # noqa: BLE001 - nothing of the parent may run in the child, whatever happens
                 with (Path(facts["folder"]) / "log").open("a", encoding="utf-8") as log:
                     traceback.print_exc(file=log)

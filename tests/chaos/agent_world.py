@@ -57,6 +57,7 @@ class AgentWorldOptions:
     per_life: int = 20
     sabotage: Sabotage = ""
     rest_s: float = 60.0
+    passivates: bool = False
 
 
 class AgentMessage(NamedTuple):
@@ -118,7 +119,7 @@ class AgentWorld:
             getattr(self, f"_{ending}")()
         self._rest()
 
-    def _begin(self, fuse: int = 0) -> Process:
+    def _begin(self, fuse: int = 0, *, is_last: bool = False) -> Process:
         self.answers.lives += 1
         options = AgentLifeOptions(
             folder=self._options.folder,
@@ -126,6 +127,8 @@ class AgentWorld:
             sessions=self.sessions,
             fuse=fuse,
             sabotage=self._options.sabotage,
+            passivates=self._options.passivates and not is_last,
+            labelled=not is_last,
         )
         return Process(functools.partial(live, options), self._options.folder / "log")
 
@@ -230,7 +233,7 @@ class AgentWorld:
 
     def _rest(self) -> None:
         """The last life but one: everything comes to its end. The last one: it says what it remembers."""
-        process = self._begin()
+        process = self._begin(is_last=True)
         self._quota = 0
         self._feed(process, lambda: not self._flying and not self._again, self._options.rest_s)
         deadline = time.monotonic() + self._options.rest_s
@@ -242,7 +245,7 @@ class AgentWorld:
             return
         self._end(process)
         self._reports = self.answers.again
-        process = self._begin()
+        process = self._begin(is_last=True)
         self._ask(process, time.monotonic() + self._options.rest_s, "report")
         self._end(process)
 

@@ -89,8 +89,8 @@ class Verdict:
         counts = self.counts
         head = (
             f"{counts['kills']:,} kills in {counts['lives']:,} lives, {counts['accepted']:,} messages accepted"
-            f" ({counts['resent']:,} sent again), {counts['pokes']:,} changes to queues,"
-            f" {counts['children']:,} sub-agents, {counts['jobs']:,} jobs: "
+            f" ({counts['resent']:,} sent again, {counts['unanswered']:,} of them stored before),"
+            f" {counts['pokes']:,} changes to queues, {counts['children']:,} sub-agents, {counts['jobs']:,} jobs: "
         )
         wrongs = {"lost": 0, "run twice": 0, "out of order": 0} | {kind: len(all_) for kind, all_ in self.wrong.items()}
         facts = [f"{kind} {count:,}" for kind, count in wrongs.items()]
@@ -117,6 +117,7 @@ def judge(evidence: Evidence) -> Verdict:
             "accepted": len(answers.acks),
             "refused": len(answers.refused),
             "resent": answers.resent,
+            "unanswered": answers.unanswered,
             "duplicates": answers.duplicates,
             "jobs": len(answers.job_acks),
             "jobs interrupted": len(answers.dead_jobs),

@@ -1,11 +1,21 @@
-"""Holds what clients of a gateway saw against what really happened: lost, twice, out of order, missed."""
+"""Holds what clients of a gateway saw against what really happened: lost, twice, out of order, missed.
+
+A message asks for one call, and what that call does carries the session and the number of the message. So what a model
+was told of each call is held against what that very call did.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
+
+from tests.chaos.calls import CallEvidence, CallsSeen, Told, judge_calls
 
 __all__ = ("GatewayEvidence", "GatewayVerdict", "Sent", "judge_gateway", "verdict_on")
+
+
+TOOL: Final = "bash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +38,7 @@ class GatewayEvidence:
     stored: dict[str, list[int]] = field(default_factory=dict)  # by session: ids of all events in the store
     answers: dict[str, str] = field(default_factory=dict)  # by run: what its watcher heard at its end
     stored_answers: dict[str, str] = field(default_factory=dict)
-    unknown: Counter[str] = field(
-        default_factory=Counter
-    )  # by session: calls of which nobody knows whether they happened
+    told: list[Told] = field(default_factory=list)  # of each call, by the name of what it does
     again: Counter[str] = field(default_factory=Counter)  # by kind: how often clients had to come again
 
 
@@ -76,7 +84,7 @@ def verdict_on(found: GatewayEvidence) -> GatewayVerdict:
         kills=found.again["kill"],
         accepted=len(found.accepted),
         done=len(found.done),
-        unknown=found.unknown.total(),
+        unknown=sum(each.status == "unknown" for each in found.told),
         events=sum(map(len, found.seen.values())),
         wrong=wrong,
     )
@@ -84,39 +92,47 @@ def verdict_on(found: GatewayEvidence) -> GatewayVerdict:
 
 def judge_gateway(found: GatewayEvidence) -> list[str]:
     """Every broken promise, one line each."""
-    return [*_lost(found), *_twice(found), *_order(found), *_missed(found)]
+    return [*_lost(found), *_calls(found), *_twice(found), *_order(found), *_missed(found)]
+
+
+def call_name(session: str, number: int) -> str:
+    """The name of the one call that a message asks for."""
+    return f"{session} {number}"
 
 
 def _lost(found: GatewayEvidence) -> list[str]:
     problems = []
-    done = set(found.done)
-    undone: defaultdict[str, list[int]] = defaultdict(list)
+    told = {each.call_id for each in found.told}
     for sent in found.accepted:
         end = found.ends.get(sent.message_id)
         if end is None:
             problems.append(f"lost: #{sent.number} was accepted as {sent.message_id} and nobody knows it")
         elif end[1] == "":
             problems.append(f"lost: #{sent.number} ({sent.message_id}) has not ended: {end[0]}")
-        elif end == ("ran", "succeeded") and (sent.session, sent.number) not in done:
-            undone[sent.session].append(sent.number)
-    for session, numbers in undone.items():  # a call that a kill cut off may have been done or not: that is told
-        if len(numbers) > found.unknown[session]:
-            told = found.unknown[session]
-            problems.append(
-                f"lost: {numbers} in {session} have succeeded and were never done; {told} were told unknown"
-            )
+        elif end == ("ran", "succeeded") and call_name(sent.session, sent.number) not in told:
+            problems.append(f"lost: #{sent.number} in {sent.session} has succeeded, and its call was never asked for")
     return problems
 
 
+def _calls(found: GatewayEvidence) -> list[str]:
+    """What was told of a call is what it did: `cancelled` was not made, `ok` was, `unknown` may have been."""
+    seen = CallsSeen()
+    for session, number in found.done:
+        name = call_name(session, number)
+        seen.begun[name].append("")  # a shell has no key
+        seen.ended[name] += 1
+        seen.tools[name] = TOOL
+    return judge_calls(CallEvidence(told=found.told, seen=seen, effects={TOOL: "write"}))
+
+
 def _twice(found: GatewayEvidence) -> list[str]:
-    counts = Counter(found.done)
-    problems = [
-        f"twice: #{number} in {session}, {count} times" for (session, number), count in counts.items() if count > 1
-    ]
+    problems = []
     ids = Counter(sent.message_id for sent in found.accepted)
     problems += [f"twice: message {each} was given to {count} messages" for each, count in ids.items() if count > 1]
     known = {(sent.session, sent.number) for sent in found.accepted}
-    return problems + [f"done, but never accepted: #{number} in {session}" for session, number in set(counts) - known]
+    return problems + [
+        f"done, but never accepted: #{number} in {session}" for session, number in set(found.done) - known
+    ]
 
 
 def _order(found: GatewayEvidence) -> list[str]:

@@ -23,6 +23,12 @@ from typing import Any, Final
 
 import httpx2
 
+from laneway.agent.book import Book
+from laneway.dialogue import ToolCall
+from laneway.inbox import Inbox
+from laneway.rows import Owner
+from laneway.runtime.turns import Turn
+from tests.chaos.calls import Told, told_in
 from tests.chaos.gateway_checker import GatewayEvidence, Sent
 
 __all__ = ("GatewayWorldOptions", "Life", "free_port", "run_gateway_world")
@@ -41,7 +47,12 @@ queue:
 lanes:
   main: 4
 """
+RESTING: Final = """
+gateway:
+  passivate_after_ms: 30
+"""
 READY_S: Final = 60
+WORKSPACE: Final = "work"
 WITNESS: Final = "done.txt"
 BACK_S: Final = 0.05
 LASTING_PORTS: Final = range(20_000, 32_000)  # below those that the system hands out
@@ -57,6 +68,7 @@ class GatewayWorldOptions:
     sessions: int = 5
     life_s: float = 0.8
     rest_s: float = 60.0
+    passivates: bool = False  # an operator has sessions leave memory all the time, and they do so by themselves
 
 
 class Life:
@@ -71,7 +83,7 @@ class Life:
         """Start it; with `wait`, until it says that it listens."""
         arguments = [
             *("-m", "laneway", "serve", "--port", str(self._port), "--config", str(self._folder / "agent.yaml")),
-            *("--workspace", str(self._folder / "work"), "--store", f"sqlite:///{self._folder / 'laneway.db'}"),
+            *("--workspace", str(self._folder / WORKSPACE), "--store", f"sqlite:///{self._folder / 'laneway.db'}"),
         ]
         log = (self._folder / "server.log").open("ab")
         self._process = await asyncio.create_subprocess_exec(
@@ -82,6 +94,16 @@ class Life:
             assert self._process.stdout is not None
             line = await asyncio.wait_for(self._process.stdout.readline(), READY_S)
             assert b"listening on" in line, (line, (self._folder / "server.log").read_text()[-2000:])
+
+    async def operator(self) -> str:
+        """The secret of a token that may do everything; before the first start."""
+        arguments = [
+            *("-m", "laneway", "token", "create", "chaos", "--scope", "chat", "--scope", "operate", "--json"),
+            *("--tenant", "default", "--store", f"sqlite:///{self._folder / 'laneway.db'}"),
+        ]
+        process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+        said, _ = await process.communicate()
+        return str(json.loads(said)["secret"])
 
     @property
     def pid(self) -> int:
@@ -117,16 +139,21 @@ class World:
 
     async def run(self) -> GatewayEvidence:
         """Everything, from the first start to the tally."""
-        (self.options.folder / "work").mkdir(parents=True)
-        (self.options.folder / "agent.yaml").write_text(AGENT)
+        (self.options.folder / WORKSPACE).mkdir(parents=True)
+        (self.options.folder / "agent.yaml").write_text(AGENT + RESTING * self.options.passivates)
+        if self.options.passivates:
+            self.client.headers["Authorization"] = f"Bearer {await self.life.operator()}"
         await self.life.start()
         names = [f"s{number}" for number in range(self.options.sessions)]
         watchers = [asyncio.create_task(self._watch(name)) for name in names]
+        watchers += [asyncio.create_task(self._passivate_often(name)) for name in names if self.options.passivates]
         senders = [asyncio.create_task(self._send_all(name)) for name in names]
         try:
             await self._kill_often()
             self.enough = True
             await asyncio.gather(*senders)
+            if self.options.passivates:  # what was cut rests until somebody says something
+                await asyncio.gather(*(self._send(name, 1_000_000) for name in names))
             async with asyncio.timeout(self.options.rest_s):
                 await self._wait_for_ends()
                 await self._read_store(names)
@@ -137,7 +164,8 @@ class World:
                 task.cancel()
             await asyncio.gather(*watchers, *senders, return_exceptions=True)
             await self.client.aclose()
-        self.found.done = read_witness(self.options.folder / "work" / WITNESS)
+        self.found.done = read_witness(self.options.folder / WORKSPACE / WITNESS)
+        self.found.told = await told_by(self.options.folder / "laneway.db", names)
         return self.found
 
     async def _kill_often(self) -> None:
@@ -187,6 +215,15 @@ class World:
             self.found.again["refused"] += 1
             await asyncio.sleep(BACK_S)
 
+    async def _passivate_often(self, name: str) -> None:
+        while not self.enough:
+            await asyncio.sleep(self.random.uniform(0, 0.3))
+            body = {"reason": "chaos", "deadline_ms": self.random.choice((0, 1, 20, 1_000))}
+            with suppress(httpx2.TransportError):
+                answer = await self.client.post(f"/v1/sessions/{name}/passivate", json=body)
+                assert answer.status_code in (200, 202, 404, 429, 503), answer.text
+                self.found.again["passivate"] += answer.status_code < 300
+
     async def _watch(self, name: str) -> None:
         """Follow a session through all lives of the server."""
         seen = self.found.seen.setdefault(name, [])
@@ -223,8 +260,6 @@ class World:
     async def _read_store(self, names: list[str]) -> None:
         """The ids of all events, as a new watcher gets them."""
         for name in names:
-            ledger = await self.client.get("/v1/ledger", params={"session": name, "state": "unknown", "limit": 1000})
-            self.found.unknown[name] = len(ledger.json()["items"])
             stored = self.found.stored.setdefault(name, [])
             async with self.client.stream(
                 "GET", f"/v1/sessions/{name}/events?replay=all&follow=false", timeout=20
@@ -254,6 +289,27 @@ async def events_of(answer: httpx2.Response) -> AsyncIterator[tuple[str, str, di
             kind = line[7:]
         elif line.startswith("data: "):
             data += line[6:]
+
+
+async def told_by(path: Path, names: list[str]) -> list[Told]:
+    """What the conversations say about every call, by the name of what it does; the server has ended."""
+    found: list[Told] = []
+    async with Inbox(_nothing, store=f"sqlite:///{path}", workspace=WORKSPACE) as inbox:
+        for name in names:
+            book = Book(inbox.engine, Owner("default", WORKSPACE, name))
+            await book.load()
+            found += told_in(name, book.utterances(0), _named)
+    return found
+
+
+def _named(call: ToolCall) -> str:
+    """What a call does, as the witness has it: ids begin anew with every process."""
+    command: str = json.loads(call.arguments)["command"]
+    return command.removeprefix("echo ").partition(" >>")[0]
+
+
+async def _nothing(_: Turn) -> None:
+    raise AssertionError("everything has come to its end")
 
 
 def read_witness(path: Path) -> list[tuple[str, int]]:

@@ -2,9 +2,10 @@
 
 In: `["message", number, session, channel, mode, text, platform_id]`, `["poke", number, session, what]`,
 `["job", number, effect]`, `["wait", ids]`, `["rest", sessions]`, `["jobs"]`, `["close"]`.
-Out: `["ready"]`, `["ack", number, id, duplicate]`, `["no", number, code]`,
+Out: `["ready"]`, `["stored", number]`, `["ack", number, id, duplicate]`, `["no", number, code]`,
 `["final", id, state, outcome, turn, reason]`, `["jobs", dead letters]`, `["done"]`, `["closed"]`, `["failed", code]`.
-An answer is written only after `submit` or `enqueue` has returned.
+An answer is written only after `submit` or `enqueue` has returned. A life that is mute gives none: it says what it has
+stored, so that whoever kills it knows of messages that are on disk and have no answer.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class LifeOptions:
     jobs: bool = False
     pace_ms: float = 4.0
     sabotage: Sabotage = ""
+    mute: bool = False
 
     def store(self) -> str | Store:
         """The store, or its address."""
@@ -179,6 +181,9 @@ class Life:
             self.say("no", number, error.code)
         else:
             self._witness.note("accepted", receipt.message_id, session)
+            if self._options.mute:
+                self.say("stored", number)
+                return
             if self._random.random() < SLOW_ANSWERS:
                 await asyncio.sleep(self._random.uniform(0, 0.01))
             self.say("ack", number, receipt.message_id, receipt.duplicate)

@@ -32,12 +32,15 @@ WINDOW: Final = 100
 READY_S: Final = 20.0
 CLOSED_S: Final = 20.0
 CHUNK: Final = 500
+PLAIN: Final = "plain"
+"""Sessions in which every message that is taken begins, so that one that is taken twice begins twice."""
 ENDINGS: Final = {
     "acks": 6,  # after some acknowledgements
     "time": 4,  # at a random moment
     "start": 3,  # while it opens the store and puts in order what the last one left
     "close": 2,  # while it closes
     "stop": 1,  # it is stopped, goes on, and is killed; meanwhile somebody else asks for the store
+    "mute": 1,  # when it has stored messages and answered none; the first kill of a world is this one
     "clean": 1,  # not killed at all: it closes and ends
 }
 
@@ -83,6 +86,7 @@ class Answers:
     kills: Counter[str] = field(default_factory=Counter)
     lives: int = 0
     resent: int = 0
+    unanswered: int = 0  # were stored, and whoever had sent them was never told
     duplicates: int = 0
     intruders: int = 0
     pokes: int = 0
@@ -157,6 +161,7 @@ class World:
         self._again: deque[MessagePlan] = deque()  # sent before, and not answered
         self._flying: dict[int, Item] = {}
         self._sent: set[int] = set()
+        self._stored: set[int] = set()  # by this life, which answers nothing
         self._quota = 0
         self._is_answered = False
         self._is_closing = False
@@ -165,14 +170,15 @@ class World:
         """Kill as often as wanted, then let it come to rest."""
         endings = list(ENDINGS)
         while self.answers.kills.total() < self._options.kills:
-            ending = self._random.choices(endings, list(ENDINGS.values()))[0]
+            drawn = self._random.choices(endings, list(ENDINGS.values()))[0]
+            ending = drawn if self.answers.kills else "mute"
             self._quota = self._random.randrange(self._options.per_life // 4, self._options.per_life)
-            getattr(self, f"_{ending}")(self._begin())
+            getattr(self, f"_{ending}")(self._begin(mute=ending == "mute"))
         self._rest()
 
-    def _begin(self) -> Process:
+    def _begin(self, *, mute: bool = False) -> Process:
         self.answers.lives += 1
-        self._life = replace(self._life, number=self.answers.lives)
+        self._life = replace(self._life, number=self.answers.lives, mute=mute)
         return self._process(self._life)
 
     def _process(self, options: LifeOptions) -> Process:
@@ -206,6 +212,12 @@ class World:
         process.signal(signal.SIGCONT)
         self._feed(process, lambda: self._is_fed, self._random.uniform(0, 0.1))
         self._kill(process, "stop")
+
+    def _mute(self, process: Process) -> None:
+        self._feed(process, lambda: any(self.plan.messages[each].channel == PLAIN for each in self._stored), READY_S)
+        self._kill(process, "mute")
+        self.answers.unanswered += len(self._stored)
+        self._stored.clear()
 
     def _clean(self, process: Process) -> None:
         self._feed(process, lambda: self._is_fed, self._random.uniform(0.02, 0.2))
@@ -281,6 +293,8 @@ class World:
                 pass
             case "done":
                 self._is_answered = True
+            case "stored":
+                self._stored.add(facts[0])
             case "ack":
                 number, item_id, is_duplicate = facts
                 item = self._flying.pop(number)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chaos.calls import Told
 from tests.chaos.gateway_checker import GatewayEvidence, Sent, judge_gateway
 
 
@@ -15,6 +16,7 @@ def clean() -> GatewayEvidence:
         found.accepted.append(Sent(number, "a", f"m{number}"))
         found.ends[f"m{number}"] = ("ran", "succeeded")
         found.done.append(("a", number))
+        found.told.append(Told("a", f"a {number}", "bash", "ok"))
         found.answers[f"t{number}"] = found.stored_answers[f"t{number}"] = "done"
     found.seen["a"] = [1, 4, 9]
     found.stored["a"] = [1, 4, 9]
@@ -25,11 +27,33 @@ def test_what_holds_is_not_blamed() -> None:
     assert judge_gateway(clean()) == []
 
 
-def test_what_was_told_unknown_may_not_have_been_done() -> None:
+def tell(found: GatewayEvidence, number: int, *statuses: str) -> None:
+    """Say something else of a call."""
+    others = [each for each in found.told if each.call_id != f"a {number}"]
+    found.told = others + [Told("a", f"a {number}", "bash", status) for status in statuses]
+
+
+def test_what_was_told_unknown_may_have_been_done_or_not() -> None:
     found = clean()
-    never_do(found)
-    found.unknown["a"] = 1
+    tell(found, 2, "unknown")
     assert judge_gateway(found) == []
+    never_do(found)
+    assert judge_gateway(found) == []
+
+
+def test_what_was_told_cancelled_has_not_been_done() -> None:
+    found = clean()
+    tell(found, 2, "cancelled")
+    never_do(found)
+    assert judge_gateway(found) == []
+
+
+def test_a_loss_is_found_beside_another_call_that_was_cancelled_and_one_that_is_unknown() -> None:
+    found = clean()
+    tell(found, 1, "cancelled")
+    tell(found, 3, "unknown")
+    never_do(found)  # the second one, which was told ok; the first was done all the same
+    assert [each.partition(":")[0] for each in judge_gateway(found)] == ["never made", "made all the same"]
 
 
 def forget_end(found: GatewayEvidence) -> None:
@@ -46,6 +70,27 @@ def never_do(found: GatewayEvidence) -> None:
 
 def do_twice(found: GatewayEvidence) -> None:
     found.done.append(("a", 3))
+
+
+def do_cancelled(found: GatewayEvidence) -> None:
+    tell(found, 2, "cancelled")
+
+
+def never_call(found: GatewayEvidence) -> None:
+    tell(found, 2)
+    never_do(found)
+
+
+def leave_open(found: GatewayEvidence) -> None:
+    tell(found, 2, "")
+
+
+def tell_twice(found: GatewayEvidence) -> None:
+    tell(found, 2, "ok", "ok")
+
+
+def untold(found: GatewayEvidence) -> None:
+    tell(found, 2)
 
 
 def do_unasked(found: GatewayEvidence) -> None:
@@ -81,7 +126,12 @@ def mishear(found: GatewayEvidence) -> None:
     [
         (forget_end, "nobody knows it"),
         (never_end, "has not ended"),
-        (never_do, "were never done"),
+        (never_do, "never made"),
+        (do_cancelled, "made all the same"),
+        (never_call, "was never asked for"),
+        (leave_open, "has no result"),
+        (tell_twice, "told twice"),
+        (untold, "untold"),
         (do_twice, "twice"),
         (do_unasked, "never accepted"),
         (swap, "out of order"),

@@ -19,13 +19,16 @@ __all__ = ("Account", "Poked", "Ran", "TurnSeen", "Witness", "read_witness")
 class Witness:
     """The writing side."""
 
-    def __init__(self, path: Path, life: int) -> None:
+    def __init__(self, path: Path, life: int, *, synced: bool = False) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._life = life
+        self._synced = synced
 
     def note(self, what: str, *facts: Any) -> None:
         """Write a line; the line break in front separates it from one that was torn."""
         os.write(self._fd, f"\n{json.dumps([what, self._life, *facts])}\n".encode())
+        if self._synced:
+            os.fsync(self._fd)
 
 
 class Ran(NamedTuple):

@@ -48,8 +48,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run resume": ("run", "resume", GONE),
     "session ls": ("session", "ls"),
     "session show": ("session", "show", GONE),
-    "session export": ("session", "export", GONE),
+    "session export": ("session", "export", GONE, "out"),
+    "session delete": ("session", "delete", GONE, "--yes"),
+    "session import": ("session", "import", __file__),
+    "session transcript": ("session", "transcript", GONE),
     "session stop": ("session", "stop", GONE),
+    "session label": ("session", "label", "s1", "--principal", "user:42"),
+    "session passivate": ("session", "passivate", GONE),
     "task ls": ("task", "ls"),
     "task show": ("task", "show", GONE),
     "task complete": ("task", "complete", GONE, "--result", "x"),
@@ -70,7 +75,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 READS_STORE = {
     "status", "queue ls", "queue show", "run ls", "run show", "run explain", "session ls", "session show",
-    "session export", "task ls", "task show", "dlq ls", "dlq show", "cron ls",
+    "session export", "session transcript", "task ls", "task show", "dlq ls", "dlq show", "cron ls",
 }  # fmt: skip
 NEEDS_NO_ID = {name for name, words in COMMANDS.items() if GONE not in words}
 
@@ -286,7 +291,10 @@ async def test_sessions_and_runs_are_shown(tmp_path: Path) -> None:
         assert "You said: hello" in (await cli.run("run", "ls", "s1")).stdout
         assert "Answer:" in (await cli.run("run", "show", run_["run_id"])).stdout
         assert (await cli.json("run", "show", run_["run_id"]))["answer"] == "You said: hello"
-        assert "turn.started" in (await cli.run("run", "explain", run_["run_id"])).stdout
+        for more in ((), ("--store", cli.store)):
+            explained = (await cli.run("run", "explain", run_["run_id"], *more)).stdout
+            assert "turn.started" in explained
+            assert "It ended with an answer" in explained
         assert (await cli.json("run", "explain", run_["run_id"]))["steps"]
         assert (await cli.run("run", "ls")).stdout == "Nothing runs.\n"
 
@@ -295,14 +303,14 @@ async def test_a_transcript_is_written_to_a_file_once(tmp_path: Path) -> None:
     async with cli_stage(tmp_path) as cli:
         await cli.run("send", "s1", "hello", "--wait")
         target = tmp_path / "out.jsonl"
-        result = await cli.run("session", "export", "s1", str(target))
+        result = await cli.run("session", "transcript", "s1", str(target))
         assert result.exit_code == 0, result.output
         assert [json.loads(each)["text"] for each in target.read_text().splitlines()] == ["hello", "You said: hello"]
-        assert (await cli.run("session", "export", "s1", str(target))).exit_code == 3
-        assert (await cli.run("session", "export", "s1", str(target), "--overwrite")).exit_code == 0
-        printed = (await cli.run("session", "export", "s1")).stdout.splitlines()
+        assert (await cli.run("session", "transcript", "s1", str(target))).exit_code == 3
+        assert (await cli.run("session", "transcript", "s1", str(target), "--overwrite")).exit_code == 0
+        printed = (await cli.run("session", "transcript", "s1")).stdout.splitlines()
         assert len(printed) == 2
-        assert (await cli.run("session", "export", GONE, str(tmp_path / "none"))).exit_code == 2
+        assert (await cli.run("session", "transcript", GONE, str(tmp_path / "none"))).exit_code == 2
         assert not (tmp_path / "none").exists()
         assert not (tmp_path / "none.part").exists()
 
@@ -490,7 +498,7 @@ async def test_nothing_in_a_message_acts_on_the_terminal(tmp_path: Path) -> None
             assert not set(shown) & set("\x1b\x07\x9b\u202e"), words
         held.let_go()
         await ended(cli.server, waits["message_id"])
-        for words in (("session", "show", "s1"), ("session", "export", "s1"), ("run", "ls", "s1")):
+        for words in (("session", "show", "s1"), ("session", "transcript", "s1"), ("run", "ls", "s1")):
             result = await cli.run(*words)
             assert result.exit_code == 0
             assert not set(result.output) & set("\x1b\x07\x9b\u202e"), words

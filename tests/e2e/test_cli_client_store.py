@@ -80,8 +80,8 @@ async def test_a_store_in_use_says_what_its_server_says(tmp_path: Path) -> None:
             from_server = known(await cli.json(*words), *ONLY_OF_RUNS)
             from_store = known(await cli.json(*words, "--store", cli.store), *ONLY_OF_RUNS)
             assert _phases(from_store) == _phases(from_server), words
-        assert (await cli.run("session", "export", "s1", "--store", cli.store)).stdout == (
-            await cli.run("session", "export", "s1")
+        assert (await cli.run("session", "transcript", "s1", "--store", cli.store)).stdout == (
+            await cli.run("session", "transcript", "s1")
         ).stdout
         assert (await cli.json("session", "show", "s1", "--store", cli.store))["settings"] == {
             "mode": {"value": "steer", "origin": "session"}
@@ -159,7 +159,7 @@ async def test_unknown_ids_in_a_store_are_usage_errors(tmp_path: Path) -> None:
         await cli.run("send", "s1", "hello", "--wait")
         for words in (
             ("session", "show", "gone"),
-            ("session", "export", "gone"),
+            ("session", "transcript", "gone"),
             ("queue", "show", "gone"),
             ("run", "show", "gone"),
             ("run", "explain", "gone"),

@@ -137,7 +137,7 @@ def test_thirty_kills_lose_nothing_run_nothing_twice_and_keep_the_order(
 )
 def test_a_planted_fault_is_found(fault: str, found: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "chaos")
-    world = ["--worlds", "1", "--on-crash", "report", "--no-jobs", "--rest", "2"]
+    world = ["--worlds", "1", "--on-crash", "report", "--no-jobs"]
     done = chaos("--kills", "12", "--seed", "7", "--sabotage", fault, "--folder", folder, *world)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(rf"{found} [1-9]", done.stdout.splitlines()[-1])

@@ -196,6 +196,13 @@ async def test_tokens_of_the_cache_are_counted_and_priced() -> None:
     assert whole.usage.cost == pytest.approx(1.0 + 0.25 + 8.0)
 
 
+async def test_what_nobody_has_counted_has_no_cost() -> None:
+    nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    options = ModelOptions(prices=Prices(input=2.0, output=8.0))
+    async with on_stage(text("x", usage=nothing), models={"gpt-test": options}) as (model, _):
+        assert (await answer(model)).usage.cost is None
+
+
 async def test_a_model_of_the_price_list_has_its_price_and_its_context() -> None:
     async with OpenAIStage(text("x")) as stage:
         model = open_model("openai/gpt-4o", providers={"openai": ProviderSettings(base_url=stage.url)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import subprocess
 import sys
 import textwrap
@@ -276,7 +277,9 @@ def test_a_script_ends_cleanly_in_development_mode() -> None:
         "-W",
         "error",
     )
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["40"], "")
+    # On a busy machine a step may take long, which asyncio tells in this mode: that is the machine.
+    said = [line for line in done.stderr.splitlines() if not re.fullmatch(r"Executing <.*> took [\d.]+ seconds", line)]
+    assert (done.returncode, done.stdout.split(), said) == (0, ["40"], [])
 
 
 @pytest.mark.slow

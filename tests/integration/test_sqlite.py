@@ -15,11 +15,15 @@ from typing import Any
 
 import pytest
 
+from laneway import AsyncAgent, FileSessionStore
 from laneway.errors import ConflictError, StoreInUseError, StoreUnavailableError
+from laneway.models import ScriptedModel, call, say
+from laneway.policies import PermissionPolicy
 from laneway.rows import Batch, BatchResult, Lookup, Owner, StateKey
 from laneway.stores.locks import lock_holder
 from laneway.stores.sqlite import SqliteStore
 from laneway.testing.stores import OTHER, OWNER, entry_row, event_row, message_row, state_row
+from laneway.tools import FunctionTool
 
 
 def our_threads() -> list[str]:
@@ -521,3 +525,44 @@ async def test_a_file_that_was_moved_away_and_put_back_has_lost_nothing(tmp_path
     await again.open()
     assert [row.id for row in (await again.load_session(OWNER)).messages] == ["before", "after"]
     await again.close()
+
+
+async def test_a_blob_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "laneway.db")
+    await store.open()
+    blob = state_row("blob", "acme:1", Owner("acme", ""), seq=1, live=0, body="x" * 1_000_000)
+    log, sizes = tmp_path / "laneway.db-wal", []
+    for _ in range(5):
+        (result,) = await store.commit([Batch(OWNER, store.epoch, (blob,))])
+        assert result.error is None
+        sizes.append(log.stat().st_size)
+    assert sizes[0] > 1_000_000
+    assert sizes[-1] - sizes[0] < 100_000
+    await store.close()
+
+
+# ---- texts beside their rows ----
+
+
+@pytest.mark.parametrize("record", [False, True])
+async def test_an_answer_that_is_too_long_for_its_row_is_kept_beside_it_however_often_that_is_written(
+    tmp_path: Path, record: bool
+) -> None:
+    long = "x" * 20_000
+    script: list[Any] = [[say(long), call("note", text="a")], [say(f"{long}y"), call("note", text="b")], [say("done")]]
+
+    def note(text: str) -> str:
+        return f"noted {text}{long}"
+
+    async with AsyncAgent(
+        model=ScriptedModel(script),
+        tools=[FunctionTool(note, description="Note something.")],
+        session_store=FileSessionStore(tmp_path),
+        record=record,
+        permission_policy=PermissionPolicy(allow=("*",)),
+    ) as agent:
+        session = agent.session(tmp_path, session_id="s")
+        run_id = (await session.send("go")).run_id
+    async with AsyncAgent(model=ScriptedModel([]), session_store=FileSessionStore(tmp_path)) as agent:
+        run = await agent.session(tmp_path, session_id="s").explain_run(run_id)
+        assert "In all 3 rounds and 2 calls" in run

@@ -338,8 +338,9 @@ class BoardMachine(RuleBasedStateMachine):
             assert token != paper.token or token == ""
             return
         assert token == paper.token != ""
-        if paper.state in LIVE:
+        if paper.state == "started":  # who has not begun cannot keep it by being there
             paper.lease_ends = self.now + paper.silence
+        if paper.state in LIVE:
             paper.progress = progress or paper.progress
         assert wanted is (paper.state in LIVE or (paper.state == "unknown" and not paper.unwanted))
 

@@ -9,7 +9,9 @@ import pytest
 
 from laneway.agent.tool_calls import CallMaker
 from laneway.dialogue import Answer, ModelRequest, Prompt, Results, ToolCall, ToolResult, Utterance
+from laneway.kernel.histories import LoggedMachine
 from laneway.kernel.rounds import Round
+from laneway.kernel.turn_machine import TurnMachine
 from laneway.sim.agent_tier import run_agent_seed, speech_problem
 from laneway.sim.campaign import run_seed
 from laneway.sim.trace import SimFailedError
@@ -50,6 +52,10 @@ def _lost_results(self: Round) -> list[Utterance]:
     return [*self.prompts, self.answer]
 
 
+def _unheard(self: LoggedMachine, result: ToolResult) -> None:
+    TurnMachine.result(self, result)  # and nobody writes it down
+
+
 def _run_seeds() -> None:
     for seed in SABOTAGE_SEEDS:
         run_agent_seed(seed)
@@ -61,6 +67,7 @@ def _run_seeds() -> None:
     [
         (CallMaker, "_intend", _intend_without_waiting, "its intent is not on disk"),
         (Round, "utterances", _lost_results, "is sent what nobody would take"),
+        (LoggedMachine, "result", _unheard, "goes another way now"),
     ],
 )
 def test_the_simulator_finds(

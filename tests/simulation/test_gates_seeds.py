@@ -10,8 +10,11 @@ import pytest
 
 from laneway.agent.confirmations import Confirmations
 from laneway.agent.gates import Asked, Gates, Refusal
+from laneway.kernel import stored_mail
+from laneway.kernel.mailbox import ChildEntry
 from laneway.kernel.task_board import TaskBoard
 from laneway.kernel.task_entries import TaskEntry, TaskNews
+from laneway.rows import StateRow
 from laneway.sim.campaign import run_seed
 from laneway.sim.gates_tier import run_gates_seed
 from laneway.sim.trace import SimFailedError
@@ -34,6 +37,20 @@ def test_gates_and_workers_keep_every_law(first: int) -> None:
 @pytest.mark.parametrize(("seed", "what"), regressions("gates_regressions.txt"))
 def test_what_was_found_once_stays_mended(seed: int, what: str) -> None:
     assert run_seed(seed, "gates").seed == seed, what
+
+
+@pytest.mark.slow
+def test_a_session_leaves_although_a_sub_agent_that_is_being_ended_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def talkative(row: StateRow) -> ChildEntry:
+        child = child_of(row)
+        child.silenced = False  # so that it gets work again, which is held then
+        return child
+
+    child_of = stored_mail._child_of  # noqa: SLF001 - a bug is planted there
+    monkeypatch.setattr(stored_mail, "_child_of", talkative)
+    assert run_gates_seed(7000324).starts > 0
 
 
 @pytest.mark.slow

@@ -49,6 +49,9 @@ NAMES = [
     "post_reasoning",
     "on_rate_limit",
     "on_confirmation",
+    "budget_threshold_hit",
+    "passivation_requested",
+    "peer_invocation",
 ]
 
 

@@ -116,7 +116,8 @@ async def test_any_text_can_be_summarized_listed_and_explained(text: str) -> Non
         "[x]?",
         "%7e",
         "%",
-        "..",
+        "...",
+        ".a",
         "'; --",
         "日本語",
         "\N{MAN}\u200d\N{WOMAN}",
@@ -153,7 +154,18 @@ async def test_keys_that_look_alike_are_different_sessions() -> None:
         agent.let_go()
 
 
-@pytest.mark.parametrize("key", ["", " ", "a/b", "/", "a\nb", "\x00", "tab\t", LONE, "x" * 401, None, 7, b"x"])
+@staged
+async def test_a_key_that_looks_like_that_of_a_sub_agent_is_refused_as_it_would_be_deleted_with_another() -> None:
+    async with new_inbox(Agent()) as inbox:
+        with pytest.raises(InvalidMessageError, match="'chat~0123456789ab' is that of a sub-agent"):
+            await inbox.submit("chat~0123456789ab", "hello")
+        for key in ("~0123456789ab", "chat~0123456789AB", "chat~0123456789abc"):
+            await inbox.wait((await inbox.submit(key, "hello")).message_id)
+
+
+@pytest.mark.parametrize(
+    "key", ["", " ", ".", "..", "a/b", "/", "a\nb", "\x00", "tab\t", LONE, "x" * 401, None, 7, b"x"]
+)
 @staged
 async def test_a_session_key_that_is_none_is_refused_everywhere(key: Any) -> None:
     async with new_inbox() as inbox:

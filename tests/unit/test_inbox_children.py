@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
-from laneway import Child, JobCancelledError, JobTimeoutError, MessageKind, MessageState, Outcome, Turn, UsageError
+from laneway import (
+    Child,
+    JobCancelledError,
+    JobTimeoutError,
+    MessageKind,
+    MessageState,
+    Outcome,
+    StoreUnavailableError,
+    Turn,
+    UsageError,
+)
 from laneway.stores.memory import MemoryStore
+from laneway.testing.faults import FaultyStore
 from tests.inbox_stage import Agent, CutStore, Log, S, busy, finals, kill, new_inbox, send, staged, waiting
 from tests.stage import now_ms, passing
 
@@ -262,6 +273,24 @@ async def test_a_stop_ends_children_silently_and_wakes_nobody(how: str) -> None:
         assert waiting(inbox) == []
     assert agent.prompts == ["work"]
     assert [event.state for event in log.of("child.ended")] == ["cancelled"] * 2
+
+
+@staged
+async def test_a_child_that_was_stopped_stays_silent_when_the_store_refuses_its_end() -> None:
+    async def ends_slowly() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await passing(50)
+
+    store, agent = FaultyStore(MemoryStore()), spawns(ends_slowly)
+    async with new_inbox(agent, store=store) as inbox:
+        await finals(inbox, await send(inbox, "work"))
+        assert (await inbox.stop(S)).children == 1
+        store.fail_next(error=StoreUnavailableError("the disk is full"))  # and the session is loaded again
+        await passing(5_000)
+        assert waiting(inbox) == []
+    assert agent.prompts == ["work"]
 
 
 @staged

@@ -55,6 +55,12 @@ def test_ids_are_never_given_twice() -> None:
     assert all(one.startswith("job-") for one in ids)
 
 
+def test_sequential_ids_of_a_store_that_was_opened_before_are_counted_under_that_opening() -> None:
+    ids = SequentialIdGenerator()
+    first, second = ids.for_opening(1), ids.for_opening(2)
+    assert [each.new_id("job") for each in (ids, first, second, ids)] == ["job-1", "job-2", "job-2.3", "job-4"]
+
+
 def test_sequential_ids_are_the_same_in_every_run() -> None:
     for _ in range(2):
         maker = SequentialIdGenerator("test-")

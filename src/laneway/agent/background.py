@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from laneway.agent.call_results import answer_of, change_of, task_result, value_of
 from laneway.agent.gates import Asked
-from laneway.agent.tool_calls import answer_of, change_of, task_result, value_of
 from laneway.agent_events import BackgroundEndEvent
 from laneway.dialogue import Intent, ResultStatus, ToolOutput, ToolResult, ToolSpec
-from laneway.errors import describe
+from laneway.errors import LanewayError, describe
 from laneway.external import TaskState
 from laneway.kernel.ledger import LEDGER_TRANSITIONS, Change, LedgerState
 from laneway.kernel.mailbox import ChildEntry
@@ -269,6 +269,8 @@ class BackgroundCall(Child):
             book.end_entry(entry, change, "" if change is Change.SUCCEED else result.output)
         if self._is_quiet():
             book.amend(self.run_id, self.moved.number, result)
+        elif result.artifact is not None:
+            book.note_artifact(self.run_id, self.moved.number, result.artifact)
         return state_of(result), result.output
 
     def left(self) -> None:
@@ -303,6 +305,7 @@ class Background:
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._live: dict[str, BackgroundCall] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     # ---- moving ----
 
@@ -410,10 +413,11 @@ class Background:
 
     async def open(self) -> None:
         """Go on with what an earlier process has left: tasks that are out; of other calls the end is told."""
+        session = self._session
+        await session.host.inbox.engine.reloaded(session.owner)  # until then nobody knows of them
         left = self._left()
         if not left:
             return
-        session = self._session
         await session.book.load()
         for entry in left:
             moved = Moved(**entry.detail)
@@ -424,6 +428,18 @@ class Background:
                 # If nobody took it, it may have been made here, by the process that is gone.
                 doubtful = task.state is TaskState.TIMED_OUT and not task.had_started
                 self._attach(entry, moved, json.loads(task.payload), may_have_run=True if doubtful else None)
+
+    def look_again(self) -> None:
+        """The store has lost the end of what was told here: what it still takes for live is ended once more."""
+        if self._left() and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._open_again(), name="laneway-background")
+            self._session._agent.keep(self._looking)
+
+    async def _open_again(self) -> None:
+        try:
+            await self.open()
+        except LanewayError as error:  # the next time that it is opened tells it
+            _log.warning("calls of %r in the background could not be ended: %s", self._session.session_id, error)
 
     def goes_on(self, key: str) -> bool:
         """Whether a call is in the background here, and nobody has asked it to end."""
@@ -460,7 +476,8 @@ class Background:
         if entry.awaited:
             session.book.amend(entry.turn_id, moved.number, result)
         state = "interrupted" if result.status is ResultStatus.CANCELLED else state_of(result)
-        session.host.inbox.engine.close_call(entry, state, result.output)
+        if entry in self._left():  # else somebody has told it meanwhile, or it was loaded anew
+            session.host.inbox.engine.close_call(entry, state, result.output)
 
     async def _reconciled(self, moved: Moved, run_id: str) -> ToolOutput | None:
         """What the tool itself knows of it."""
@@ -551,6 +568,10 @@ class Background:
         call.ended(result, change_of(result, end, **facts))
 
     # ---- questions ----
+
+    def in_hand(self) -> list[asyncio.Future[None]]:
+        """The ends of those that are made here, in this process."""
+        return [call.over for call in self._live.values() if not call.over.done() and not call.moved.task_id]
 
     def at_work(self) -> list[asyncio.Future[None]]:
         """The ends of the calls in the background."""

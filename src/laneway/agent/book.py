@@ -6,7 +6,7 @@ answer are one commit. What a commit has refused is written again with the next 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from laneway.dialogue import ResultStatus, ToolResult, Utterance
@@ -18,12 +18,16 @@ from laneway.kernel.checkpoints import (
     blobs_of,
     decode,
     decode_compaction,
+    digest_of,
     encode,
     encode_compaction,
+    note_of,
+    noted_in,
     round_id,
 )
 from laneway.kernel.ledger import (
     INTENT,
+    LIVE,
     OUTCOMES,
     Change,
     LedgerEntry,
@@ -33,15 +37,19 @@ from laneway.kernel.ledger import (
     origin_of,
 )
 from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
-from laneway.rows import Owner, Row, StateRow
+from laneway.rows import Owner, Row, StateKey, StateRow
+from laneway.runtime.artifacts import HOLDS, holder_of
 
 if TYPE_CHECKING:
+    from laneway.agent.recording import Recording
     from laneway.ports import History
     from laneway.runtime.mail_engine import MailEngine
 
 __all__ = ("Book",)
 
 PAGE = 5_000
+UNHEARD = "it went on in the background, and its end was not heard of"
+RUN_PAGE = 50
 
 
 class Book:
@@ -60,10 +68,13 @@ class Book:
         self.is_loaded = False
         self.on_closed: Callable[[str], None] = lambda run_id: None  # nobody goes on with a run of an earlier process
         self._left: list[Round] = []  # open rounds of earlier processes
-        self._blobs: set[str] = set()  # written by this process
         self.texts: dict[str, str] = {}  # what the inbox keeps: messages by their ids, answers by their runs
+        self.recordings: dict[str, Recording] = {}  # of the runs that go on, if they are recorded
         self._waiting: dict[tuple[str, str], _Waiting] = {}  # what is on its way to the store
         self._refused: dict[tuple[str, str], Round | LedgerEntry | Compaction] = {}  # what the store has not taken
+        self._beside: dict[
+            tuple[str, str], dict[str, StateRow]
+        ] = {}  # blobs that a row names, and are not in its thing
 
     # ---- reading ----
 
@@ -76,7 +87,7 @@ class Book:
         rows = await _all_states(history, self.owner, "round")
         compactions = await _all_states(history, self.owner, "compaction")
         blobs = await self._load_blobs(history, [*rows, *compactions[-1:]])
-        await self._load_texts(history, rows)
+        await self._load_texts(history, rows, self.texts)
         rounds = [decode(row, blobs.get, self.texts) for row in rows]
         entries = [decode_entry(row) for row in await _all_states(history, self.owner, INTENT)]
         if compactions:
@@ -98,6 +109,28 @@ class Book:
         rows = await _all_states(self._engine.store.history, self.owner, INTENT)
         found = [entry for entry in map(decode_entry, rows) if entry.key == key]
         return found[-1] if found else None
+
+    async def all_entries(self) -> list[LedgerEntry]:
+        """The newest entry of every call with side effects, those too that memory has forgotten."""
+        rows = await _all_states(self._engine.store.history, self.owner, INTENT)
+        return list({**{entry.key: entry for entry in map(decode_entry, rows)}, **self.entries}.values())
+
+    async def read_run(self, run_id: str) -> list[Round]:
+        """The rounds of one run, of one that memory has forgotten, too."""
+        if run_id in self._runs:
+            return self.run(run_id)
+        history = self._engine.store.history
+        rows: list[StateRow] = []
+        while True:
+            names = [f"{run_id}/{number:06d}" for number in range(len(rows) + 1, len(rows) + RUN_PAGE + 1)]
+            found = [row for row in await history.states_by_id(ROUND, names) if row is not None]
+            rows += [row for row in found if row[2:5] == self.owner]
+            if len(found) < RUN_PAGE:
+                break
+        blobs = await self._load_blobs(history, rows)
+        texts: dict[str, str] = {}
+        await self._load_texts(history, rows, texts)
+        return [decode(row, blobs.get, texts) for row in rows]
 
     def _close_left(self) -> None:
         for one in self._left:
@@ -131,7 +164,7 @@ class Book:
         results = [one.results[entry.call_id] for one in rounds if entry.call_id in one.results]
         if results and results[-1].status is ResultStatus.BACKGROUND:
             if not self._is_behind(entry.key):
-                self.end_entry(entry, Change.LOSE, "it went on in the background, and its end was not heard of")
+                self.end_entry(entry, Change.LOSE, UNHEARD)
             return
         change = OUTCOMES.get(results[-1].status, Change.SUCCEED) if results else Change.LOSE
         self.end_entry(entry, change, f"found when the session was opened; run {origin}")
@@ -147,9 +180,11 @@ class Book:
         origin = origin_of(one.run_id, self.lineage)
         for call in one.answer.calls:
             known = one.results.get(call.id)
-            if known is not None and known.status is ResultStatus.BACKGROUND:
-                continue  # it goes on without its run
             entry = self.entries.get(key_of(origin, one.number, call.id))
+            if known is not None and known.status is ResultStatus.BACKGROUND:  # it goes on without its run
+                if entry is not None and entry.state is LedgerState.INTENDED and not self._is_behind(entry.key):
+                    self.end_entry(entry, Change.LOSE, UNHEARD)
+                continue
             if entry is not None and entry.state is LedgerState.INTENDED:
                 self.end_entry(entry, Change.LOSE, "the process ended while it ran")
             may_have_run = entry is not None and entry.state is not LedgerState.FAILED
@@ -157,24 +192,22 @@ class Book:
         one.state = RoundState.CUT
         self.keep(one)
 
-    async def _load_texts(self, history: History, rows: Iterable[StateRow]) -> None:
+    async def _load_texts(self, history: History, rows: Iterable[StateRow], texts: dict[str, str]) -> None:
         after = 0
         while page := await history.entries(self.owner, after_seq=after, limit=PAGE):
             for entry in page:
                 if entry.role == "assistant":
-                    self.texts[entry.turn_id] = entry.text  # what it said last
+                    texts[entry.turn_id] = entry.text  # what it said last
                 else:
-                    self.texts.setdefault(entry.message_id, entry.text)
+                    texts.setdefault(entry.message_id, entry.text)
             after = page[-1].seq
         for row in rows:  # an answer that could not be stored, and was told so
-            self.texts.setdefault(row.id.rpartition("/")[0], "")
+            texts.setdefault(row.id.rpartition("/")[0], "")
 
     async def _load_blobs(self, history: History, rows: Iterable[StateRow]) -> dict[str, str]:
         wanted = list(dict.fromkeys(name for row in rows for name in blobs_of(row)))
         stored = await history.states_by_id(BLOB, wanted) if wanted else []
-        found = {name: row.body for name, row in zip(wanted, stored, strict=True) if row is not None}
-        self._blobs |= set(found)
-        return found
+        return {name: row.body for name, row in zip(wanted, stored, strict=True) if row is not None}
 
     def utterances(self, conversation: int, *, without: str = "") -> list[Utterance]:
         """What was said in a conversation: the summary of what was compacted, then every round since.
@@ -186,12 +219,18 @@ class Book:
         if self.compaction is not None and self.compaction.conversation == conversation:
             said.append(self.compaction.summary)
             after = self.compaction.upto_seq
-        for one in self.rounds:
-            if one.conversation != conversation or one.seq <= after or one.run_id == without:
-                continue
-            if one.state is not RoundState.FORGOTTEN and one.number < self._taken_over.get(one.run_id, one.number + 1):
+        for one in self.told(conversation, without):
+            if one.seq > after:
                 said += one.utterances()
         return said
+
+    def told(self, conversation: int, without: str = "") -> Iterator[Round]:
+        """The rounds that are part of a conversation, those that a summary tells among them."""
+        for one in self.rounds:
+            if one.conversation != conversation or one.run_id == without:
+                continue
+            if one.state is not RoundState.FORGOTTEN and one.number < self._taken_over.get(one.run_id, one.number + 1):
+                yield one
 
     def run(self, run_id: str) -> list[Round]:
         """The rounds of one run, in order."""
@@ -213,6 +252,68 @@ class Book:
             self.lineage[one.run_id] = one.resumed_from
             self._taken_over[one.resumed_from] = one.number
 
+    # ---- forgetting ----
+
+    def unload(self) -> None:
+        """The store has refused what this session was to begin with: it is read again when somebody asks."""
+        self.rounds, self._left = [], []
+        for known in (self._runs, self._run_of, self.lineage, self._taken_over, self.entries, self.texts):
+            known.clear()
+        for unwritten in (self._waiting, self._refused, self._beside):
+            unwritten.clear()
+        self.compaction = None
+        self.is_loaded = False
+
+    def retain(self, most: int | None, busy: Collection[str]) -> None:
+        """Forget the oldest runs in memory, until at most so many are left; the store keeps them.
+
+        It ends at the first one that is needed: that is at work, that somebody goes on with, whose end is not on disk
+        yet, that has a call of which nobody knows what became of it, or that the model still hears of.
+        """
+        if most is None or len(self._runs) <= most:
+            return
+        busy = {*busy, *(one.run_id for one in self._left), *(self.lineage.get(each, "") for each in busy)}
+        heard = self._heard_from()
+        gone: set[str] = set()
+        for run_id, rounds in self._runs.items():
+            if len(self._runs) - len(gone) <= most or run_id in busy or not self._is_over(rounds, *heard):
+                break
+            gone.add(run_id)
+        if gone:
+            self._drop(gone)
+
+    def _heard_from(self) -> tuple[int, int]:
+        """The conversation that goes on, and after which place of it the model hears everything."""
+        conversation = self.rounds[-1].conversation if self.rounds else 0
+        compaction = self.compaction
+        is_its = compaction is not None and compaction.conversation == conversation
+        return conversation, compaction.upto_seq if compaction is not None and is_its else 0
+
+    def _is_over(self, rounds: list[Round], conversation: int, after: int) -> bool:
+        """Whether nobody has a use for a run any more but whoever looks at the past."""
+        for one in rounds:
+            if one.conversation == conversation and one.seq > after:
+                return False
+            if one.state is RoundState.ACTING or (ROUND, round_id(one)) in {**self._waiting, **self._refused}:
+                return False
+            if any(result.status is ResultStatus.BACKGROUND for result in one.results.values()):
+                return False
+        return True
+
+    def _drop(self, gone: set[str]) -> None:
+        for run_id in gone:
+            for one in self._runs.pop(run_id):
+                for message in one.messages:
+                    self.texts.pop(message, None)
+                    if self._run_of.get(message) == run_id:
+                        del self._run_of[message]
+            self.texts.pop(run_id, None)
+            self.lineage.pop(run_id, None)
+            self._taken_over.pop(run_id, None)
+        self.rounds = [one for one in self.rounds if one.run_id not in gone]
+        known = self.entries.items()
+        self.entries = {key: entry for key, entry in known if entry.run_id not in gone or entry.state in LIVE}
+
     def unfinished(self, messages: Iterable[str]) -> list[Round]:
         """The rounds of the newest run over these messages, if it has not come to its end.
 
@@ -232,6 +333,8 @@ class Book:
             if not thing.seq:
                 thing.seq = self._engine.store.next_seq()
                 self._add(thing)
+            if thing.run_id in self.recordings:
+                self.recordings[thing.run_id].keep(self._engine.journal)
             key = ROUND, round_id(thing)
         elif isinstance(thing, LedgerEntry):
             self.entries[thing.key] = thing
@@ -250,14 +353,20 @@ class Book:
         self._engine.journal.after(self.owner, waiting.landed)
 
     def rows_of(self, thing: Round | LedgerEntry | Compaction) -> tuple[StateRow, list[StateRow]]:
-        """The row of a thing as it is now, and what else has to be written for it."""
+        """The row of a thing as it is now, and the blobs it names.
+
+        They go with it each time, because nobody here can know that one is still there: a prune may take it away with
+        the last row that named it. The store passes over those it has.
+        """
         if isinstance(thing, LedgerEntry):
             return thing.to_row(), []
         if isinstance(thing, Round):
             row, blobs = encode(thing, self.owner, self.texts)
+            beside = self._beside.get((ROUND, row.id), {})
+            blobs = tuple({**beside, **{blob.id: blob for blob in blobs}}.values())
         else:
             row, blobs = encode_compaction(thing, self.owner)
-        return row, [blob for blob in blobs if blob.id not in self._blobs]
+        return row, list(blobs)
 
     def landed(self, waiting: _Waiting, error: Exception | None) -> None:
         """What waited is on disk, or was refused."""
@@ -265,12 +374,28 @@ class Book:
             del self._waiting[waiting.row_key]
             if error is not None:
                 self._refused[waiting.row_key] = waiting.thing
+        thing = waiting.thing
+        if isinstance(thing, Round) and waiting.blobs:
+            thing.named = tuple(dict.fromkeys((*thing.named, *(name.rpartition(":")[2] for name in waiting.blobs))))
         if error is None:
-            self._blobs |= waiting.blobs
+            self._beside.pop(waiting.row_key, None)
+            noted = [name for blob in waiting.blobs.values() if (name := noted_in(blob.body)) is not None]
+            if noted:
+                HOLDS.release(holder_of(self._engine.store, self.owner), noted)
+        elif waiting.blobs:  # nobody knows whether they are there: they are named, and written, once more
+            self._beside.setdefault(waiting.row_key, {}).update(waiting.blobs)
 
     def end_entry(self, entry: LedgerEntry, change: Change, reason: str = "") -> None:
         """Something has become of a call with side effects."""
         self.keep(entry.change(change, now_ms=self._engine.wall(), reason=reason))
+
+    def drop_entry(self, entry: LedgerEntry) -> None:
+        """A call was intended, and will be intended anew: nothing of it has begun."""
+        key = INTENT, entry.id
+        self.entries.pop(entry.key, None)
+        self._waiting.pop(key, None)
+        self._refused.pop(key, None)
+        self._engine.journal.forget(self.owner, StateKey(*key))
 
     def amend(self, run_id: str, number: int, result: ToolResult) -> None:
         """A call in the background has ended, and no message tells that: its round says so from now on."""
@@ -281,6 +406,19 @@ class Book:
                 continue
             if origin_of(one.run_id, self.lineage) == origin:
                 one.amend(result)
+                if one.run_id in self.recordings:
+                    self.recordings[one.run_id].amended(number, result)
+                self.keep(one)
+
+    def note_artifact(self, run_id: str, number: int, artifact: str) -> None:
+        """A message tells of an artifact: until a round has that message, the round of its call names it."""
+        note = note_of(artifact)
+        digest, tenant = digest_of(note), self.owner.tenant
+        for one in self.run(run_id):
+            if one.number == number:
+                blob = StateRow(BLOB, f"{tenant}:{digest}", tenant, "", "", one.seq, 0, "", note)
+                self._beside.setdefault((ROUND, round_id(one)), {})[blob.id] = blob
+                one.named = tuple(dict.fromkeys((*one.named, digest)))
                 self.keep(one)
 
     def next_seq(self) -> int:
@@ -315,12 +453,12 @@ class _Waiting:
         self.row_key = key
         self.thing = thing
         self.is_gone = False
-        self.blobs: set[str] = set()
+        self.blobs: dict[str, StateRow] = {}
 
     def to_rows(self) -> list[Row]:
         self.is_gone = True
         row, blobs = self._book.rows_of(self.thing)
-        self.blobs = {blob.id for blob in blobs}
+        self.blobs = {blob.id: blob for blob in blobs}
         return [row, *blobs]
 
     def landed(self, error: Exception | None) -> None:

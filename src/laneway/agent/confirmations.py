@@ -121,6 +121,7 @@ class Confirmations:
         elif what == "ended":
             self._waits.pop(approval.id, None)
         run.waits_for = self._waits_for(run)
+        run.calls.away(asked.call_id, is_away=what != "ended")
         run.emit(_event(what, approval, policy, remaining_ms))
         if what in ("asked", "ended"):
             telling.tell(approval)
@@ -135,6 +136,7 @@ class Confirmations:
 
     def _leave(self, asked: Asked, run: Run) -> None:
         """A call waits no more, whatever the reason."""
+        run.calls.away(asked.call_id, is_away=False)
         for name, (other, approval) in list(self._waits.items()):
             if other is run and approval.key == asked.key:
                 del self._waits[name]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.call_results import within
 from laneway.agent.gates import Asked, Gates
 from laneway.agent.hearing import heard_run
-from laneway.agent.tool_calls import within
 from laneway.dialogue import ResultStatus, ToolContext, ToolOutput, ToolResult, ToolSpec, compact_json, copied
 from laneway.errors import JobTimeoutError, PermissionDeniedError, ToolFailedError, UsageError, describe, text_of
 from laneway.records import Effect

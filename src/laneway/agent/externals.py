@@ -85,9 +85,12 @@ class Externals:
             if known is not None and known.state is LedgerState.INTENDED and not end.had_started:
                 book.end_entry(known, Change.FAIL, "nobody had begun with it")
 
-    def close(self) -> None:
-        """The session is closed: its tasks stay in the store, and nobody can take them here."""
-        self.desk.dismiss(self._session.owner)
+    def close(self, *, keep: bool = False) -> None:
+        """The session is closed: its tasks stay in the store. With `keep` somebody can take them meanwhile."""
+        if keep:
+            self.desk.step_back(self._session.owner)
+        else:
+            self.desk.dismiss(self._session.owner)
 
     # ---- who makes a call ----
 
@@ -112,7 +115,9 @@ class Externals:
             effect=asked.tool.spec.effect,
             key=asked.key,
             workspace=session.workspace,
-            correlation_id=session.settings.correlation_id,
+            correlation_id=session.identity.correlation_id,
+            principal=session.identity.principal,
+            agent_template_id=session.identity.agent_template_id,
             labels=tuple(sorted({*handler.labels, *asked.tool.spec.labels})),
             sticky=self._sticky(handler.sticky),
             sticky_ms=handler.sticky_ms,

@@ -9,13 +9,14 @@ from laneway.errors import ConfigError
 
 if TYPE_CHECKING:
     from laneway.config.agent import AgentSettings
-    from laneway.config.agent_blocks import ModelBlock, ProviderBlock
 
 __all__ = ("arguments_of",)
 
 
 def arguments_of(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, Any]:
     """The arguments that make an agent as its configuration says."""
+    from laneway.models import ProviderSettings
+
     options = settings.session_options().to_mapping()
     given = {name: value for name, value in options.items() if value is not None}
     if settings.default_model is not None:
@@ -26,7 +27,7 @@ def arguments_of(settings: AgentSettings, environ: Mapping[str, str]) -> dict[st
         given["environment"] = {name: environ[name] for name in settings.environment if name in environ}
     return {
         **given,
-        "providers": {name: _provider(block) for name, block in settings.providers.items()},
+        "providers": {name: ProviderSettings.from_block(block) for name, block in settings.providers.items()},
         "builtin_tools": _builtin(settings),
     }
 
@@ -41,27 +42,3 @@ def _builtin(settings: AgentSettings) -> tuple[str, ...]:
             raise ConfigError(f"there is no built-in tool {name!r}", setting="disabled_tools", value=name, hint=hint)
     wanted = known if settings.tools is None else list(settings.tools)
     return tuple(name for name in wanted if name not in settings.disabled_tools)
-
-
-def _provider(block: ProviderBlock) -> Any:
-    from laneway.models import ProviderSettings
-
-    given: dict[str, Any] = {
-        "api_key": block.api_key,
-        "base_url": block.base_url,
-        "headers": dict(block.headers),
-        "kind": block.kind,
-        "models": {name: _model(model) for name, model in block.models.items()},
-    }
-    if block.timeout_ms is not None:
-        given["timeout_ms"] = block.timeout_ms
-    return ProviderSettings(**given)
-
-
-def _model(block: ModelBlock) -> Any:
-    from laneway.models import ModelOptions, Prices
-
-    prices = None
-    if block.input_price is not None or block.output_price is not None:
-        prices = Prices(input=block.input_price or 0.0, output=block.output_price or 0.0)
-    return ModelOptions(context_tokens=block.context_tokens, output_max=block.output_max, prices=prices)

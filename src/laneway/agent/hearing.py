@@ -12,6 +12,7 @@ from laneway.dialogue import Answer, ToolCall, ToolContext, ToolOutput, Usage, c
 from laneway.errors import LanewayError, ModelError, describe, text_of
 from laneway.kernel.checkpoints import to_json
 from laneway.ports import Tool
+from laneway.spending import MONEY_MAX, TOKENS_MAX
 
 __all__ = ("heard_answer", "heard_output", "heard_run", "trace_of")
 
@@ -36,6 +37,8 @@ def heard_answer(answer: Answer, model: str) -> Answer:
         raise refuse("usage that must be a Usage with whole numbers", usage)
     if usage.cost is not None and (isinstance(usage.cost, bool) or not isinstance(usage.cost, int | float)):
         raise refuse("a cost that must be a number", usage.cost)
+    if usage.cost is not None and not 0 <= usage.cost <= MONEY_MAX:  # no amount of money: nobody knows what it cost
+        usage = replace(usage, cost=None)
     if answer.opaque is not None:
         try:
             to_json(answer.opaque)
@@ -47,11 +50,12 @@ def heard_answer(answer: Answer, model: str) -> Answer:
         reasoning=text_of(answer.reasoning),
         calls=calls,
         model=text_of(answer.model) or model,
+        usage=usage,
     )
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= TOKENS_MAX
 
 
 def _call(call: object, refuse: Any) -> ToolCall:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.hooks import Hooks
-from laneway.agent_events import AgentEvent
+from laneway.agent_events import AgentEvent, BudgetThresholdHitEvent
 from laneway.dialogue import Answer, ModelRequest, Prompt, ToolCall, Usage
 from laneway.errors import LanewayError, RunFailedError, text_of
 from laneway.kernel.hooks import HookAction
@@ -20,17 +20,16 @@ from laneway.kernel.hooks import HookAction
 if TYPE_CHECKING:
     from laneway.agent.loop import Run
     from laneway.agent.session import AsyncSession
+    from laneway.ports import Model
 
 __all__ = ("RunHooks", "hooks_of", "tell_closed", "tell_opened")
 
-LABELS = ("tenant_id", "principal", "agent_template_id", "correlation_id")
 WITHHELD = "[A message was withheld: {reason}]"
 
 
 def hooks_of(session: AsyncSession) -> Hooks:
     """The hooks that the options of a session name."""
     settings = session.settings
-    found = {name: getattr(settings, name) for name in LABELS}
 
     def on_event(event: AgentEvent) -> None:
         found = session.host.sessions.get((session.key[0], event.session_id))  # itself, or one of its sub-agents
@@ -40,7 +39,7 @@ def hooks_of(session: AsyncSession) -> Hooks:
         settings.hooks,
         run_in_thread=session._in_thread,  # noqa: SLF001 - it makes them
         on_event=on_event,
-        labels={name: value for name, value in found.items() if value is not None},
+        labels=session.identity.labels,
     )
 
 
@@ -48,7 +47,9 @@ async def tell_opened(session: AsyncSession) -> None:
     """A session is open; no turn of it has begun."""
     if session.hooks.wants("session_start"):
         tools = [spec.name for spec in session.tool_specs]
-        await session.hooks.tell("session_start", {**_place(session), **_model(session), "available_tools": tools})
+        await session.hooks.tell(
+            "session_start", {**_place(session), **_model(session.model), "available_tools": tools}
+        )
 
 
 async def tell_closed(session: AsyncSession) -> None:
@@ -62,9 +63,9 @@ def _place(session: AsyncSession) -> dict[str, Any]:
     return {"session_id": session.session_id, "working_directory": session.workspace}
 
 
-def _model(session: AsyncSession) -> dict[str, str]:
-    provider, _, model = session.model.name.partition("/")
-    return {"model_provider": provider, "model_name": model or provider}
+def _model(model: Model) -> dict[str, str]:
+    provider, _, model_name = model.name.partition("/")
+    return {"model_provider": provider, "model_name": model_name or provider}
 
 
 class RunHooks:
@@ -128,7 +129,7 @@ class RunHooks:
         payload = self._payload(
             prompt=said[-1] if said else "",
             system_prompt=request.system,
-            **_model(self._session),
+            **_model(self._session.model),
             available_tools=[spec.name for spec in request.tools],
             purpose=request.purpose,
         )
@@ -140,7 +141,7 @@ class RunHooks:
         """The model has answered."""
         if self._hooks.wants("generate_end"):
             payload = self._payload(
-                **_model(self._session),
+                **_model(self._session.model),
                 response_text=answer.text,
                 tool_calls=[_call(call) for call in answer.calls],
                 usage=_usage(answer.usage),
@@ -153,9 +154,14 @@ class RunHooks:
         """The provider takes no calls for a while."""
         if self._hooks.wants("on_rate_limit"):
             payload = self._payload(
-                **_model(self._session), error=text_of(error), retry_after_ms=retry_after_ms, until_ms=until_ms
+                **_model(self._run.called), error=text_of(error), retry_after_ms=retry_after_ms, until_ms=until_ms
             )
             await self._hooks.tell("on_rate_limit", payload)
+
+    async def threshold_hit(self, event: BudgetThresholdHitEvent) -> None:
+        """A budget is nearly used up, or used up."""
+        if self._hooks.wants("budget_threshold_hit"):
+            await self._hooks.tell("budget_threshold_hit", self._payload(**event.data))
 
     # ---- the end ----
 

@@ -112,7 +112,7 @@ class Hooks:
     ) -> None:
         self._run_in_thread = run_in_thread
         self._on_event = on_event
-        self._labels = dict(labels or {})
+        self.labels = dict(labels or {})
         self._lock = threading.Lock()
         self._hooks: dict[str, _Registered] = {}
         self._by_event: dict[str, tuple[_Registered, ...]] = {}  # in the order in which they are called
@@ -187,7 +187,7 @@ class Hooks:
     async def ask(self, event_type: str, payload: Mapping[str, Any]) -> HookVerdict:
         """Ask the hooks of an event that may be stopped, one after the other; the first that does not go on decides."""
         assert event_type in GATES, event_type
-        told = {**self._labels, **payload}
+        told = {**self.labels, **payload}
         decided = HookVerdict()
         for each in self._by_event.get(event_type, ()):
             hook = self._now(each)
@@ -226,7 +226,7 @@ class Hooks:
     async def tell(self, event_type: str, payload: Mapping[str, Any]) -> None:
         """Tell the hooks of an event, one after the other, and wait for those that want it. Nothing stops here."""
         assert event_type in OBSERVERS, event_type
-        told = {**self._labels, **payload}
+        told = {**self.labels, **payload}
         for each in self._by_event.get(event_type, ()):
             hook = self._now(each)
             if hook is not None and hook.rule.config.async_execution:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from laneway.agent.late_results import settling
 from laneway.agent.subagents import is_child_id
-from laneway.errors import ClosedError, InterruptSignalError
+from laneway.errors import InterruptSignalError
 from laneway.inbox import Inbox
 from laneway.kernel.registry import lane_part
 from laneway.lanes import TOOL_LANES, Lanes
 from laneway.mail import Final as Ended
 from laneway.mail import OnCrash
 from laneway.records import LaneConfig
+from laneway.runtime.budget_desk import BudgetDesk
 from laneway.runtime.errands import WAIT_LANE
 from laneway.runtime.task_desk import TaskDesk
 from laneway.system import HostEnv
@@ -86,6 +88,9 @@ class Host:
         self.lanes = lanes or tool_lanes(env)
         given = {**MAIL, **mail}
         self.inbox = Inbox(_Handler(self), store=store, lanes=self.lanes, on_crash=OnCrash.RESUME, host=env, **given)
+        self.inbox.has_agents = True
+        self.inbox.engine.kernel.turn_reason = self._why_waits
+        self.inbox.engine.on_loaded_again = self._loaded_again
         self.env = env
         self.sessions: dict[tuple[str, str], AsyncSession] = {}
         self.followed: dict[str, AsyncSession] = {}  # by the id of a message that has not ended
@@ -97,6 +102,10 @@ class Host:
         self.closing: asyncio.Task[None] | None = None
         engine = self.inbox.engine
         self.desk = TaskDesk(engine, hall)
+        self.budgets = BudgetDesk(engine)
+        engine.on_loaded = self.budgets.load
+        engine.before_letting_go = self.budgets.close
+        engine.on_erased = self.budgets.end_session
         self.desk.settling = functools.partial(settling, self)
         engine.attends = lambda owner: (owner.tenant, owner.session) in self.sessions
         engine.turn_lane = self._turn_lane
@@ -120,6 +129,7 @@ class Host:
             await self.lanes.__aenter__()
         try:
             await self.inbox.__aenter__()
+            self.env = replace(self.env, ids=self.inbox.engine.ids)
         except BaseException:
             _forget(self)
             if self._owns_lanes:
@@ -142,15 +152,30 @@ class Host:
         if self.is_open:
             self.inbox.engine.attend(session.owner)
 
+    def _loaded_again(self, owner: Owner) -> None:
+        """The store had failed, and a session was loaded anew: what it was told of ends may be lost."""
+        session = self.sessions.get((owner.tenant, owner.session))
+        if session is not None:
+            session.background_calls.look_again()
+
+    def _why_waits(self, owner: Owner) -> str:
+        """What the run of a session waits for, if for anything."""
+        session = self.sessions.get((owner.tenant, owner.session))
+        run = session.live_run() if session is not None else None
+        return run.waits_for if run is not None else ""
+
     def unuse(self, session: AsyncSession) -> None:
         """A session is being closed: no turn of it begins until it is opened again."""
         if self.sessions.get(session.key) is session:
             del self.sessions[session.key]
 
     def dismiss(self, session: AsyncSession) -> None:
-        """End the turn of a session, to be begun again when it is opened again; tell whoever waits for its messages."""
+        """End the turn of a session, to be begun again when it is opened again; tell whoever waits for its messages.
+
+        Who waits in a gateway for what a passivated session has not done yet goes on waiting: it will be done.
+        """
         if session.key not in self.sessions and self.is_open:
-            self.inbox.engine.dismiss(session.owner, ClosedError(opened=True, what="session"))
+            self.inbox.engine.dismiss(session.owner, None if session.stays_known else session.cut_short)
 
     async def leave(self, guest: object) -> None:
         """A session (or a gateway) has no more use for the host; the last one closes it."""

@@ -7,16 +7,20 @@ that a turn keeps its own slot while its model and its tools are at work; it len
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
+from laneway.agent.budgeting import Budgeting
 from laneway.agent.hearing import heard_answer
 from laneway.agent.hook_points import RunHooks, withheld
 from laneway.agent.host import account_of
+from laneway.agent.peers import attachments_of
 from laneway.agent.planning import Planner
+from laneway.agent.recording import Recording
 from laneway.agent.round_clock import RoundClock
 from laneway.agent.streams import EventLog
 from laneway.agent.tool_calls import CallMaker
@@ -63,7 +67,7 @@ from laneway.errors import (
     text_of,
 )
 from laneway.kernel.checkpoints import Compaction
-from laneway.kernel.delivery import CLOSING
+from laneway.kernel.delivery import PUT_OFF
 from laneway.kernel.ledger import Action, Change, LedgerState, after_crash, origin_of
 from laneway.kernel.rounds import Round, RoundState, open_result, unstarted_result
 from laneway.kernel.turn_machine import Act, AskModel, Close, Fail, Finish, Limits, TurnMachine
@@ -71,6 +75,7 @@ from laneway.mail import ApprovalState, Message, MessageKind, TurnState
 
 if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
+    from laneway.ports import Model
     from laneway.runtime.handles import Job
     from laneway.runtime.turns import Turn
 
@@ -113,24 +118,40 @@ class Run:
         self.usage = Usage()
         self.calls_made = 0
         self.origin = self.id
+        # For its budget it is the same run whenever its message is run again, also if it has written nothing yet.
+        self.counted_as = turn.messages[0].id
         self.error: BaseException | None = None
         self.ended = asyncio.Event()
+        self._rest = asyncio.Event()  # nothing of it is on its way
+        self._held = 0
+        self.recording = Recording(self)
         self.planner = Planner(self)
+        self._past = 0  # rounds that a fork was begun with: they do not count against what it may do itself
         self.machine = self._new_machine()
         self.calls = CallMaker(self)
         self.hooks = RunHooks(self)
+        self.budgeting = Budgeting(self)
+        self.called = session.model  # the model that was asked last: a budget may have chosen a cheaper one
+        self.sent = False  # whether the model was asked
+        self.heard = False  # whether it has begun to answer
+        self.parked_until = 0  # the end of the window that it has said it waits for
         self._base: list[Utterance] = []
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment
+        self.waits_until = 0  # and until when, by the clock on the wall
         self.model_job: Job[Answer] | None = None
         self.clock = RoundClock(self.wall)
-        self.log = EventLog()  # what it has told, for those who begin to watch late
+        # What it has told, for those who begin to watch late.
+        self.log = EventLog(session.settings.retention_limits.max_events_per_run)
 
     def _new_machine(self, *, resumed_from: str = "", first: int = 1) -> TurnMachine:
         settings = self.session.settings
-        return TurnMachine(
+        return self.recording.machine(
             self.id,
-            limits=Limits(max_tool_rounds=settings.max_tool_rounds, max_calls_per_answer=settings.max_calls_per_answer),
+            limits=Limits(
+                max_tool_rounds=settings.max_tool_rounds + self._past,
+                max_calls_per_answer=settings.max_calls_per_answer,
+            ),
             may_run_beside=self.session.may_run_beside,
             conversation=self.turn.conversation,
             resumed_from=resumed_from,
@@ -149,6 +170,7 @@ class Run:
                     return await self._go()
                 except BaseException:
                     self._cut()
+                    self.recording.flush()
                     raise
         except TimeoutError as error:
             if timer.expired():
@@ -204,7 +226,11 @@ class Run:
             for call in self.machine.open_calls()
         ]
         forget = self.turn._entry.forget  # noqa: SLF001
-        for one in self.machine.cut(ends, forget=forget, at_ms=self.wall()):
+        known = len(self.machine.rounds)
+        changed = self.machine.cut(ends, forget=forget, at_ms=self.wall())
+        if len(self.machine.rounds) > known:
+            self.clock.cut(self.machine.rounds[-1])
+        for one in changed:
             self.book.keep(one)
         for result in ends:
             self.calls.tell_end(result, 0)
@@ -214,7 +240,7 @@ class Run:
     @property
     def goes_on_later(self) -> bool:
         """Whether it is being ended because its session is closed, and goes on when that is opened again."""
-        return self.turn._entry.cancelled == CLOSING  # noqa: SLF001 - why, in the words of whoever did it
+        return self.turn._entry.cancelled in PUT_OFF  # noqa: SLF001 - why, in the words of whoever did it
 
     def fenced(self, open_results: Iterable[ToolResult]) -> None:
         """Its grace is over, and these calls still run: the conversation goes on without waiting for them."""
@@ -222,9 +248,26 @@ class Run:
             self.machine.result(result)
         self._cut()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether it is between two steps and goes no further by itself, or has ended."""
+        return self._rest.is_set() or self.ended.is_set()
+
+    async def rested(self) -> None:
+        """Wait until it is between two steps and goes no further by itself, or has ended."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._rest, self.ended)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
     def leave(self) -> None:
         """It has ended: nothing of the conversation is kept for it."""
         self._base = []
+        self.recording.leave()
+        if not self.goes_on_later:
+            self.session.purse.end_run(self.counted_as)
         self.ended.set()
 
     async def _go(self) -> str | None:
@@ -233,27 +276,17 @@ class Run:
         await self.book.load()
         self._phase(TurnState.THINKING)
         if self.session.compact_wanted(turn):
-            self._base = self.book.utterances(turn.conversation)
+            self._rebase()
             await self._compact()
             return None
         if not await self._resume():
-            ids = [message.id for message in turn.messages]
-            prompt = Prompt(text=turn.prompt, attachments=_attachments_of(turn.messages))
-            prompt = await self.hooks.prompt(prompt, ids)
-            self.machine.say([prompt], ids)
-            for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
-                if not item.seen_by and not item.attempts:
-                    self.book.texts[item.id] = item.message.text
-            self._base = self.book.utterances(turn.conversation)
-            self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
-            await self.planner.begin(prompt.text)
+            await self._begin(turn)
         while True:
-            if self.session.is_paused:
-                self.waits_for = "the session is paused"
-                with self.clock.waiting("paused", self.waits_for):
-                    await self.session.unpaused()
-                self.waits_for = ""
-            match self.machine.next():
+            step = self.machine.next()
+            if self.session.is_paused and self._is_boundary(step):
+                await self.hold()
+                continue
+            match step:
                 case AskModel(number, purpose):
                     await self._compact_if_needed()
                     await self._boundary()
@@ -268,6 +301,7 @@ class Run:
                         step = self.machine.next()
                         assert isinstance(step, Act)
                         self._phase(TurnState.ACTING)
+                        self.recording.acts(step.calls)
                         self.calls_made += len(step.calls)
                         await self.calls.make(step.calls)
                         self._phase(TurnState.THINKING)
@@ -275,11 +309,56 @@ class Run:
                     await self._close(one)
                 case Finish(one):
                     await self.hooks.responded(one.answer)
+                    self.recording.ends(one)
                     return self._finish(one)
                 case Fail(reason):
+                    self.recording.fails(reason)
                     raise RunFailedError(reason, run_id=self.id, reason=reason, hint="raise the limit, or ask for less")
                 case _ as never:
                     assert_never(never)
+
+    async def _begin(self, turn: Turn) -> None:
+        """Hear what the turn is about."""
+        ids = [message.id for message in turn.messages]
+        await self.session.tell_of_peers(turn.messages)
+        prompt = Prompt(text=turn.prompt, attachments=attachments_of(turn.messages))
+        prompt = await self.hooks.prompt(prompt, ids)
+        self.machine.say([prompt], ids)
+        for item in turn._entry.items:  # noqa: SLF001 - what the inbox keeps need not be kept twice
+            if not item.seen_by and not item.attempts:
+                self.book.texts[item.id] = item.message.text
+        self._rebase()
+        self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
+        await self.planner.begin(prompt.text)
+
+    def _is_boundary(self, step: object) -> bool:
+        """Whether it can stop before a step. An answer is never thrown away: a session that leaves has it acted on."""
+        return isinstance(step, AskModel) or (isinstance(step, Act) and not self.session.is_leaving)
+
+    async def hold(self) -> None:
+        """Do nothing while the session is paused."""
+        self.waits_for = "the session is paused"
+        with self.clock.waiting("paused", self.waits_for), self.resting():
+            await self.session.unpaused()
+        self.waits_for = ""
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """It can be ended meanwhile as between two steps: nothing of it is on its way."""
+        self._held += 1
+        self.note_rest()
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self.note_rest()
+
+    def note_rest(self) -> None:
+        """What it waits for has changed."""
+        if self._held or self.calls.are_elsewhere:
+            self._rest.set()
+        else:
+            self._rest.clear()
 
     async def _close(self, one: Round) -> None:
         """A round is whole: written down before anything else happens."""
@@ -319,7 +398,8 @@ class Run:
         return True
 
     async def _heard(self, message: Message) -> Prompt:
-        prompt = Prompt(text=message.text, attachments=message.attachments)
+        await self.session.tell_of_peers((message,))
+        prompt = Prompt(text=message.text, attachments=attachments_of((message,)))
         return await self.hooks.later_prompt(prompt, message.id)
 
     def _steer(self, messages: list[Message], prompts: list[Prompt]) -> None:
@@ -341,9 +421,11 @@ class Run:
         failures, began = 0, self.now()
         await self.hooks.generate_start(functools.partial(self._request, purpose))
         while True:
+            if self.session.is_paused:  # it was while this waited
+                await self.hold()
             request = self._request(purpose)
             try:
-                answer = await self._call_model(request)
+                answer = await self.recording.ask(request)
             except ModelLimitedError as error:
                 await self._wait_for_limit(error)
             except ModelUnavailableError as error:
@@ -371,7 +453,7 @@ class Run:
         return ModelRequest(
             conversation=tuple(said),
             tools=self.planner.tools() if purpose != "summary" else (),
-            system=self._system() if purpose != "summary" else SUMMARY_SYSTEM,
+            system=self.session.system_text() if purpose != "summary" else SUMMARY_SYSTEM,
             purpose=purpose,
             output_max=settings.max_output_tokens,
             temperature=settings.temperature,
@@ -380,40 +462,44 @@ class Run:
             run_id=self.id,
         )
 
-    def _system(self) -> str:
-        session = self.session
-        parts = (session.settings.system, session.skills.system_text(), session.delegates.system_text())
-        return "\n\n".join(part for part in parts if part)
+    def _rebase(self, *, without: str = "") -> None:
+        """What was said before this run, as it is told from now on."""
+        self._base = self.book.utterances(self.turn.conversation, without=without)
+        self.recording.based(self._base, without)
 
     def _said(self) -> list[Utterance]:
         return [*self._base, *self.machine.said()]
 
-    async def _call_model(self, request: ModelRequest) -> Answer:
-        closed = self.session.host.closed_model(account_of(self.session.model))
+    async def call_model(self, request: ModelRequest, model: Model) -> Answer:
+        """One call of a model, through its lanes."""
+        self.called = model
+        closed = self.session.host.closed_model(account_of(model))
         if closed is not None:  # somebody else has heard that the provider takes no calls now
             self._phase(TurnState.WAITING)
-            self.waits_for, until = closed
-            self.emit(RunWaitingEvent(reason=self.waits_for, until_ms=until))
+            self.waits_for, self.waits_until = closed
+            self.emit(RunWaitingEvent(reason=self.waits_for, until_ms=self.waits_until))
         self.clock.queued("lane" if closed is None else "limit", self.waits_for or self.session.model_lane)
-        self.model_job = job = self.session.submit_model(functools.partial(self._stream, request))
+        self.model_job = job = self.session.submit_model(functools.partial(self._stream, request, model), model)
         try:
             answer: Answer = await outcome(job, "the run was ended")
         finally:
             self.model_job = None
         return answer
 
-    async def _stream(self, request: ModelRequest) -> Answer:
+    async def _stream(self, request: ModelRequest, model: Model) -> Answer:
         """In its slot: take in what the model says, piece by piece."""
-        model = self.session.model
         visible = request.purpose == "answer"
         stream: AsyncIterator[Chunk] | None = None
         self.clock.in_slot()
         if self.waits_for:  # for a provider that takes calls again
-            self.waits_for = ""
+            self.waits_for, self.waits_until = "", 0
             self._phase(TurnState.COMPACTING if request.purpose == "summary" else TurnState.THINKING)
         try:
+            self.sent = True
             stream = model.stream(request)
             async for chunk in stream:
+                self.heard = True
+                self.recording.heard(chunk)
                 if isinstance(chunk, Answer):
                     return heard_answer(chunk, model.name)
                 if visible:
@@ -443,22 +529,28 @@ class Run:
         """The provider says when: its limit is closed for everybody until then, and the run goes on by itself."""
         after = error.retry_after_ms
         if type(after) is not int or after > LIMIT_MAX_MS:
-            _log.warning("model %r says to wait %r ms, which is no time to wait", self.session.model.name, after)
+            _log.warning("model %r says to wait %r ms, which is no time to wait", self.called.name, after)
             after = LIMIT_MAX_MS if type(after) is int else LIMIT_ODD_MS
         after = max(1, after)
         until = self.wall() + after
-        self.session.host.close_model(account_of(self.session.model), until, text_of(error))
+        self.session.host.close_model(account_of(self.called), until, text_of(error))
         self.emit(RunWaitingEvent(reason=text_of(error), until_ms=until))
         await self.hooks.rate_limited(error, retry_after_ms=after, until_ms=until)
         await self._wait(after, text_of(error), "limit")
 
     async def _wait(self, delay_ms: int, reason: str, kind: str) -> None:
         """Wait a while; the slots of the turn are lent meanwhile."""
-        self._phase(TurnState.WAITING)
-        self.waits_for = reason
-        with self.clock.waiting(kind, reason):
+        with self.waiting(kind, reason, self.wall() + delay_ms), self.resting():
             await self.session.host.wait(delay_ms)
-        self.waits_for = ""
+
+    @contextlib.contextmanager
+    def waiting(self, kind: str, reason: str, until_ms: int) -> Iterator[None]:
+        """It does nothing meanwhile, and says why, and until when."""
+        self._phase(TurnState.WAITING)
+        self.waits_for, self.waits_until = reason, until_ms
+        with self.clock.waiting(kind, reason):
+            yield
+        self.waits_for, self.waits_until = "", 0
         self._phase(TurnState.THINKING)
 
     # ---- compaction ----
@@ -517,7 +609,7 @@ class Run:
         )
         book.keep(compaction)
         await book.committed()
-        self._base = book.utterances(conversation, without=self.id)
+        self._rebase(without=self.id)
         self.machine.leave_out(upto.seq)
         percent = 0
         if self.session.model.context_tokens:
@@ -548,6 +640,8 @@ class Run:
         others = all(one is not self.book.rounds[-1] for one in line)  # have spoken since
         unknown: tuple[str, ...] = ()
         self.planner.resume(self.book, last)
+        past = max((one.number for one in self.book.run(wanted)), default=0) if wanted else 0
+        self._past = past if self.session.is_fork(turn) else 0
         if last.state is RoundState.ACTING:
             unknown = await self._take_over(last)
         elif last.state is RoundState.FINAL:
@@ -555,10 +649,12 @@ class Run:
             self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, seq=0))
         else:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
-        self._base = self.book.utterances(turn.conversation, without=self.id)
+        self._rebase(without=self.id)
         self.machine.go_on(ids, [Prompt(text=GO_ON.format(prompt=self._prompt_of(rounds)))] if others else [])
         unheard = [message for message in turn.messages if not wanted and message.id not in seen]
         self.machine.add(self.planner.due)
+        if all(one.number <= past for one in line):  # else a run that was cut off has told its model
+            self.machine.add(self.session.said_wanted(turn))
         self.machine.add([await self._heard(each) for each in unheard])
         done = len(rounds) - (last.state is not RoundState.DONE)
         self.emit(StartEvent(prompt=turn.prompt, messages=tuple(message.id for message in turn.messages)))
@@ -579,7 +675,8 @@ class Run:
         if on_crash == "ask":
             self.waits_for = "it was cut off, and waits for an approval to go on"
             self.emit(RunWaitingEvent(reason=self.waits_for))
-            answer = await self.turn.ask_approval("resume", {"prompt": self.turn.prompt, "rounds": len(rounds)})
+            with self.resting():
+                answer = await self.turn.ask_approval("resume", {"prompt": self.turn.prompt, "rounds": len(rounds)})
             self.waits_for = ""
             if answer.state is ApprovalState.APPROVED:
                 return
@@ -662,6 +759,7 @@ class Run:
 
     def emit(self, event: AgentEvent) -> None:
         """Tell whoever watches."""
+        self.recording.told(event)
         self.session.emit_event(event, self.id)
 
     def after_commit(self, call: Callable[[], object]) -> None:
@@ -693,7 +791,3 @@ async def _close_stream(stream: AsyncIterator[Chunk] | None) -> None:
             await close()
         except Exception as error:  # noqa: BLE001 - what it has said counts, however it takes its leave
             _log.warning("the stream of a model could not be closed: %s", describe(error))
-
-
-def _attachments_of(messages: tuple[Message, ...]) -> tuple[Any, ...]:
-    return tuple(each for message in messages for each in message.attachments)

@@ -62,8 +62,10 @@ class Planner:
 
     def resume(self, book: Book, last: Round) -> None:
         """Go on with the plan of the runs that end with this round, as their rounds tell it."""
-        found = replay(_line_of(book, last.run_id))
+        line = _line_of(book, last.run_id)
+        found = replay(line)
         if found is not None:
+            self._run.recording.goes_on_for(line)
             self.course, self.due = found
 
     def resumed(self) -> None:

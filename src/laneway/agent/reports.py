@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from laneway.agent.queue_records import QueueStats
+from laneway.agent.replays import how_ended
 from laneway.agent.results import RunInfo
 from laneway.agent_events import (
     AgentEvent,
@@ -24,6 +26,7 @@ from laneway.errors import UnknownRunError, UsageError
 from laneway.kernel.ledger import Change, LedgerEntry, LedgerState
 from laneway.kernel.plans import ROLE as PLAN
 from laneway.kernel.rounds import Round, RoundState
+from laneway.kernel.run_words import state_words, tell_run
 from laneway.mail import TurnState
 
 if TYPE_CHECKING:
@@ -34,10 +37,11 @@ if TYPE_CHECKING:
     from laneway.agent.loop import Run
     from laneway.agent.queue_records import DeadCommand, QueueMetrics
     from laneway.agent.session_lanes import SessionLanes
+    from laneway.identity import Identity
     from laneway.kernel.task_entries import TaskEntry
     from laneway.rows import Owner, StateRow
 
-__all__ = ("Reports",)
+__all__ = ("Reports", "stored_info")
 
 RUNS_MAX = 10_000
 
@@ -46,6 +50,7 @@ class Reports(ABC):
     """Questions to a session."""
 
     session_id: str
+    identity: Identity
     owner: Owner
     host: Host
     book: Book
@@ -53,6 +58,7 @@ class Reports(ABC):
     _run: Run | None
     externals: Externals
     background_calls: Background
+    _traces: deque[AgentEvent]
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -83,7 +89,7 @@ class Reports(ABC):
         await self.ready()
         await self.book.load()
         rows = await self.host.inbox.engine.store.history.states(self.owner, "turn", limit=RUNS_MAX)
-        return [self._stored(row) for row in rows]
+        return [stored_info(row, self.book.run(row.id)) for row in rows]
 
     async def run_snapshot(self, run_id: str) -> RunInfo:
         """What is known about one run; of the one that goes on, also what it waits for."""
@@ -94,17 +100,7 @@ class Reports(ABC):
         row = await self.host.inbox.engine.store.history.state("turn", run_id)
         if row is None or row.session != self.session_id or row.tenant != self.owner.tenant:
             raise UnknownRunError(f"there is no run {run_id!r} in this session", hint="runs() lists them")
-        return self._stored(row)
-
-    def _stored(self, row: StateRow) -> RunInfo:
-        body = json.loads(row.body)
-        rounds = self.book.run(row.id)
-        reason = body.get("reason") or ""
-        if row.state == TurnState.SUCCEEDED:
-            reason = "it answered"
-        elif row.state == TurnState.INTERRUPTED:
-            reason = reason.removesuffix("; it runs again")  # another run goes on, or reports
-        return _info(row.id, row.state, rounds, answer=body.get("answer") or "", reason=reason)
+        return stored_info(row, await self.book.read_run(run_id))
 
     def _info(self, run: Run) -> RunInfo:
         facts: dict[str, Any] = {"prompt": run.turn.prompt, "reason": run.waits_for}
@@ -123,7 +119,14 @@ class Reports(ABC):
         if run.model_job is not None:
             lines.append(f"The model call: {run.model_job.explain()}")
         lines += [*run.calls.explain(), *behind]
-        return "\n".join(lines) or f"Run {run.id} is {run.turn.state}."
+        return "\n".join(lines) or f"Run {run.id} {state_words(run.turn.state)}."
+
+    async def explain_run(self, run_id: str) -> str:
+        """What a run did, waited for and cost, and how it ended, in words; of one that goes on, as far as it is."""
+        found = await self.run_snapshot(run_id)
+        is_now = self._run is not None and self._run.id == run_id
+        rounds = self._run.machine.rounds if self._run is not None and is_now else await self.book.read_run(run_id)
+        return tell_run(run_id, found.state, found.reason, found.answer, rounds)
 
     def worker_began(self, entry: TaskEntry) -> None:
         """A worker begins with a call of the run that goes on."""
@@ -134,11 +137,16 @@ class Reports(ABC):
         """What a run has told, made again from its checkpoints: its pieces of text are joined."""
         await self.run_snapshot(run_id)
         events: list[AgentEvent] = []
-        calls = 0
-        for one in self.book.run(run_id):
+        calls = tokens = 0
+        for one in await self.book.read_run(run_id):
             calls += len(one.answer.calls)
-            events += _events_of(one, calls)
-        return events
+            tokens += one.answer.usage.total_tokens
+            events += _events_of(one, calls, tokens)
+        return [replace(event, session_id=self.session_id, identity=self.identity) for event in events]
+
+    def trace_events(self) -> list[dict[str, Any]]:
+        """What has happened in this session since it was opened, oldest first: every event but pieces of text."""
+        return [event.to_dict() for event in self._traces]
 
     # ---- the ledger ----
 
@@ -149,7 +157,8 @@ class Reports(ABC):
         if state is not None and state not in set(LedgerState):
             raise UsageError(f"there is no state {state!r}", hint=", ".join(LedgerState))
         wanted = None if state is None else LedgerState(state)
-        found = [entry for entry in self.book.entries.values() if wanted in (None, entry.state)]
+        known = await self.book.all_entries()
+        found = [entry for entry in known if wanted in (None, entry.state)]
         return sorted(found, key=lambda entry: entry.seq)
 
     async def settle(
@@ -166,6 +175,12 @@ class Reports(ABC):
         return settled
 
 
+def stored_info(row: StateRow, rounds: list[Round]) -> RunInfo:
+    """What the store knows about a run."""
+    reason, answer = how_ended(row)
+    return _info(row.id, row.state, rounds, answer=answer, reason=reason)
+
+
 def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
     usage = sum((one.answer.usage for one in rounds), Usage())
     first = rounds[0] if rounds else None
@@ -178,7 +193,7 @@ def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
     return RunInfo(
         run_id=run_id,
         state=str(state),
-        rounds=len(rounds),
+        rounds=sum(one.was_asked for one in rounds),
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
         cost=usage.cost,
@@ -187,7 +202,8 @@ def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
     )
 
 
-def _events_of(one: Round, calls: int) -> list[AgentEvent]:
+def _events_of(one: Round, calls: int, tokens: int) -> list[AgentEvent]:
+    """What was told in a round; `calls` and `tokens` are those of the run so far."""
     facts: dict[str, Any] = {"run_id": one.run_id, "at_ms": one.at_ms}
     events: list[AgentEvent] = []
     own = [prompt.text for prompt in one.prompts if prompt.role != PLAN]
@@ -205,8 +221,7 @@ def _events_of(one: Round, calls: int) -> list[AgentEvent]:
         result = one.results.get(call.id)
         if result is not None:
             events.append(ToolEndEvent.of(result, **facts))
-    events.append(TurnEndEvent(turn=one.number, total_tokens=one.answer.usage.total_tokens, **facts))
+    events.append(TurnEndEvent(turn=one.number, total_tokens=tokens, **facts))
     if one.state is RoundState.FINAL:
-        tokens = one.answer.usage.total_tokens
         events.append(EndEvent(text=one.answer.text, total_tokens=tokens, tool_calls_count=calls, **facts))
     return events

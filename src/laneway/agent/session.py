@@ -10,7 +10,8 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,19 @@ from typing import TYPE_CHECKING, Any, Self
 from laneway.agent.approving import Approving
 from laneway.agent.background import Background
 from laneway.agent.book import Book
+from laneway.agent.budget_guard import GuardPost
+from laneway.agent.budgeting import Budgeted, Purse, check_budgets
 from laneway.agent.confirmations import Confirmations
 from laneway.agent.delegating import Delegating
 from laneway.agent.direct import DirectTools
 from laneway.agent.externals import Externals
+from laneway.agent.forking import SAID, Forking
 from laneway.agent.gates import Gates
 from laneway.agent.handling import Handling
 from laneway.agent.hook_points import hooks_of, tell_closed, tell_opened
 from laneway.agent.host import SUBAGENT_LANE, Host, account_of, host_of
+from laneway.agent.hosting import Hosted
+from laneway.agent.identified import Identified, identity_of, restore
 from laneway.agent.loop import Run
 from laneway.agent.reports import Reports
 from laneway.agent.results import RunInfo, RunResult
@@ -38,21 +44,25 @@ from laneway.agent.subagent_tools import with_subagent_tools
 from laneway.agent.subagents import Delegates
 from laneway.agent.tool_calls import INSIDE
 from laneway.agent_events import AgentEvent, EndEvent, ErrorEvent, MessageQueuedEvent
-from laneway.dialogue import Answer, ToolCall, ToolContext, ToolSpec, Usage, Utterance
+from laneway.dialogue import Prompt, ToolCall, ToolContext, ToolSpec, Usage, Utterance
 from laneway.errors import (
     ClosedError,
     ConfigError,
     LanewayError,
+    PassivatedError,
     RunCancelledError,
     RunFailedError,
     UnknownMessageError,
     UnknownRunError,
     UsageError,
 )
+from laneway.identity import AT_WORK
+from laneway.kernel.histories import to_prompt
 from laneway.kernel.permissions import allows_url, hides
 from laneway.kernel.rounds import RoundState
 from laneway.mail import Final, MessageKind, MessageState, Mode, Outcome, PendingMessage, Receipt
 from laneway.rows import Owner
+from laneway.runtime.artifacts import HOLDS, folder_of, holder_of
 from laneway.tools.lanes import QUERY, lane_of
 
 if TYPE_CHECKING:
@@ -60,8 +70,8 @@ if TYPE_CHECKING:
     from laneway.agent.settings import SessionSettings
     from laneway.options import SessionOptions
     from laneway.ports import Model, Store, Tool
-    from laneway.runtime.handles import Job
     from laneway.runtime.turns import Turn
+    from laneway.spending import Budget
     from laneway.system import HostEnv
 
 __all__ = ("AsyncSession",)
@@ -69,12 +79,15 @@ __all__ = ("AsyncSession",)
 _log = logging.getLogger("laneway")
 
 CLOSED = ErrorEvent(error="the session was closed", error_kind=ClosedError.code)
+LEFT = ErrorEvent(error="the session has left memory; what it was told goes on later", error_kind=PassivatedError.code)
 ENDS_MAX = 100
 RESUME = "laneway.resume_run"
 COMPACT = "laneway.compact"
 
 
-class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating, Reports):
+class AsyncSession(
+    DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Identified, Hosted, Forking, Reports
+):
     """One conversation with an agent. Make it with `AsyncAgent.session`."""
 
     def __init__(
@@ -99,6 +112,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.options = options
         self.settings = settings
         self.model = model
+        self.identity = identity_of(settings) if parent is None else parent.identity
         self.session_id = options.session_id or env.ids.new_id("session")
         self.key = (settings.tenant_id or "default", self.session_id)
         self.owner = Owner(self.key[0], "default" if agent.home is None else agent.home.workspace, self.session_id)
@@ -113,6 +127,10 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self.tool_specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.toolbox.values())
         self.confirmations = Confirmations(self)
         self.gates = Gates(self)
+        self.guard_post = GuardPost(self)
+        self.purse = Purse(self)
+        self._own_budgets: tuple[Budget, ...] | None = None  # those that only this session has, while it is open
+        check_budgets(settings.budgets, model, agent._model)  # noqa: SLF001 - its own agent
         self.externals = Externals(self)
         self.background_calls = Background(self)
         self.tool_context = ToolContext(workspace=self._workspace, session_id=self.session_id)
@@ -129,6 +147,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         self._waiting: dict[str, list[AgentStream]] = {}  # by message, until its run begins
         self._ends: dict[str, BaseException] = {}  # by message: why its run failed, for those who wait for it
         self._watchers: list[EventStream] = []
+        self._traces: deque[AgentEvent] = deque(maxlen=settings.retention_limits.max_trace_events)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session_id!r} in {self._workspace!r}>"
@@ -137,23 +156,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
 
     async def ready(self) -> Self:
         """Open what it needs, and go on with what an earlier process has left. Every other method does this first."""
-        if self._closed:
-            raise ClosedError(opened=True, what="session")
-        self._check_loop()
-        if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
-            self._opening = None  # it could not be opened; perhaps it can now
-        if self._opening is None:
-            self.start()
-        assert self._opening is not None
-        await asyncio.shield(self._opening)
+        await self._come()
         return self
-
-    def _check_loop(self) -> None:
-        if self._opening is not None and self._opening.get_loop() is not asyncio.get_running_loop():
-            raise UsageError(
-                "this session was opened on another event loop",
-                hint="use and close it inside one asyncio.run, or use Agent and Session, which need no loop",
-            )
 
     def start(self) -> None:
         """Begin to open it on the running loop."""
@@ -178,19 +182,22 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
                 setting="session_id",
                 hint="use that one, or close it first",
             )
+        self.purse.open()
+        self._own_budgets = host.budgets.own_of(self.owner)
         self.book = Book(host.inbox.engine, self.owner)
         self.model_lane = host.model_lane(account_of(self.model))
-        artifacts = self.settings.artifacts_dir or self._artifacts_dir()
         self.tool_context = replace(
             self.tool_context,
             output_max=self.settings.output_max,
-            artifacts=artifacts,
+            artifacts=self.settings.artifacts_dir or self._artifacts_dir(),
             in_thread=self._in_thread,
             extra={
                 "environment": self.settings.environment,
                 "hides": hides(self.settings.permission_policy, self._workspace),
                 "readable": self.skills.readable,
                 "store": self._store_file(),
+                "kept": folder_of(self._store, self.owner.tenant),
+                "hold": functools.partial(HOLDS.hold, holder_of(self._store, self.owner)),
                 "fixed": host.fixed,
                 "allows_url": allows_url(self.settings.permission_policy),
             },
@@ -216,11 +223,15 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self._agent.sources.equip(self)
         warn_of_rules(self, self._agent)
         await self.externals.open()
+        await restore(self)
         if self.settings.max_subagents is not None:
             host.lanes.resize(SUBAGENT_LANE, self.settings.max_subagents)
         await self.delegates.open()
+        self.purse.end_old_runs()
         await self.background_calls.open()
         await tell_opened(self)
+        if self._is_held:
+            self.pause()
         host.use(self)
 
     def _store_file(self) -> str:
@@ -228,10 +239,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         return os.path.realpath(path) if path else ""
 
     def _artifacts_dir(self) -> str:
-        path = getattr(self._store, "path", None)
-        if path is not None:
-            return str(Path(path).parent / "artifacts")
-        return os.path.join(self._agent.scratch(), "artifacts")
+        return folder_of(self._store, self.owner.tenant) or os.path.join(self._agent.scratch(), "artifacts")
 
     async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         call = functools.partial(copy_context().run, fn, *args)  # what the caller has set holds on the thread, too
@@ -251,32 +259,43 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._leaving is not None:
+            self.hurry(0)
+            await asyncio.gather(asyncio.shield(self._leaving), return_exceptions=True)
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
         try:
-            if hasattr(self, "book") and self.host.is_open:
+            await self._all_stored()
+            await self._leave()
+        finally:
+            self._agent.forget(self)
+
+    async def _leave(self) -> None:
+        try:
+            if self._opening is not None and hasattr(self, "book") and self.host.is_open:
                 await self._end_run()
                 await tell_closed(self)
         finally:
             self._end_streams()
-            self._agent.forget(self)
             await self._let_go()
+            self._opening = None
 
     async def _let_go(self) -> None:
         try:
             if self.lanes is not None:
                 await self.lanes.close()
             if hasattr(self, "host"):
-                self.externals.close()
+                self.externals.close(keep=self.stays_known)
         finally:
             if hasattr(self, "host"):
+                self.host.budgets.let_go(self.owner, self._own_budgets)
                 await self.host.leave(self)
 
     def _end_streams(self) -> None:
         """Nothing more is told here; what a store keeps goes on elsewhere, or later."""
         for streams in [*self._waiting.values(), *self._following.values()]:
             for stream in list(streams):
-                stream.push(self._stamped(CLOSED, stream.run_id or ""))
+                stream.push(self._stamped(LEFT if self.is_leaving else CLOSED, stream.run_id or ""))
         for watcher in list(self._watchers):
             watcher.close()
 
@@ -286,7 +305,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         if self._store is None:
             await self._withdraw_all("the session was closed")
         self.host.dismiss(self)
-        self.resume()
+        self._go_on()
         for run in list(self._at_work):
             await self._see_off(run)
         await self.delegates.close(for_good=self._store is None)
@@ -402,10 +421,10 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         return await self._submit(text, Mode.INTERRUPT, **more)
 
     async def _submit(self, text: str, mode: Mode | str | None, **more: Any) -> Receipt:
-        await self.ready()
-        return await self.host.inbox.submit(
-            self.session_id, text, mode=mode or self.settings.mode, tenant=self.owner.tenant, **more
-        )
+        async with self.arriving():
+            return await self.host.inbox.submit(
+                self.session_id, text, mode=mode or self.settings.mode, tenant=self.owner.tenant, **more
+            )
 
     async def wait(self, message_id: str) -> RunResult:
         """Wait until a message has its answer; what `send` would have returned or raised."""
@@ -494,32 +513,6 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         await self.ready()
         return self._run is not None and self._run.id == run_id and await self.cancel(reason)
 
-    def pause(self) -> None:
-        """Start nothing new until `resume`: no call of the model, none of a tool. What runs goes on."""
-        if self._paused is None:
-            self._paused = asyncio.get_running_loop().create_future()
-            if self.lanes is not None:
-                self.lanes.pause()
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        paused, self._paused = self._paused, None
-        if paused is not None:
-            if self.lanes is not None:
-                self.lanes.resume()
-            if not paused.done():
-                paused.set_result(None)
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether `pause` holds."""
-        return self._paused is not None
-
-    async def unpaused(self) -> None:
-        """Wait while the session is paused."""
-        while self._paused is not None:
-            await asyncio.shield(self._paused)
-
     # ---- what waits ----
 
     async def pending(self) -> list[PendingMessage]:
@@ -538,6 +531,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     async def run_turn(self, turn: Turn) -> str | None:
         """Run one turn: the inbox calls this."""
         self._agent.sources.renew(self)
+        AT_WORK.set(self.identity)
         run = Run(self, turn)
         self._run = run
         self._at_work.add(run)
@@ -551,6 +545,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
                 self._run = None
             self._at_work.discard(run)
             run.leave()
+            self._retain({each.id for each in self._at_work})
             if not self.skills.is_left(run):  # it was cancelled: nobody waits for hooks then
                 left = asyncio.get_running_loop().create_task(self.skills.leave(run), name="laneway-skill-left")
                 self._agent.keep(left)
@@ -563,7 +558,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     def follow(self, messages: Iterable[str], run: Run) -> None:
         """These messages are part of this run."""
         for message in messages:
-            self._run_of[message] = (run, len(run.log.events))
+            self._run_of[message] = (run, run.log.place)
             self.host.followed[message] = self
             for stream in self._waiting.pop(message, ()):
                 self._following.setdefault(run.id, []).append(stream)
@@ -577,7 +572,7 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
         known = self._run_of.get(message)
         if known is not None:
             run, since = known
-            for event in run.log.events[since:]:
+            for event in run.log.since(since):
                 stream.push(event)
             self._following.setdefault(run.id, []).append(stream)
             return
@@ -644,9 +639,11 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
     def emit_event(self, event: AgentEvent, run_id: str = "") -> None:
         """Tell whoever watches."""
         run = self._runs.get(run_id)
-        if not self._watchers and run_id not in self._following and run is None:
+        if event.ephemeral and not self._watchers and run_id not in self._following and run is None:
             return
         stamped = self._stamped(event, run_id)
+        if not event.ephemeral:
+            self._traces.append(stamped)
         if run is not None:
             run.log.add(stamped)
         for stream in list(self._following.get(run_id, ())):
@@ -660,7 +657,8 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
 
     def _stamped(self, event: AgentEvent, run_id: str) -> AgentEvent:
         self._seq += 1
-        return replace(event, session_id=self.session_id, run_id=run_id, seq=self._seq, at_ms=self._env.clock.wall_ms())
+        at_ms, identity = self._env.clock.wall_ms(), self.identity
+        return replace(event, session_id=self.session_id, run_id=run_id, seq=self._seq, at_ms=at_ms, identity=identity)
 
     def subscribe(self) -> EventStream:
         """Every event of this session from now on, whatever the run."""
@@ -686,15 +684,17 @@ class AsyncSession(DirectTools, Handling, SkilledSession, Approving, Delegating,
             return lane == QUERY or tool.spec.parallel
         return lane == QUERY or tool.spec.parallel or not self.lanes.handler_of(lane).ordered
 
-    def submit_model(self, run: Callable[[], Awaitable[Answer]]) -> Job[Answer]:
-        """A model call: through the lane `generate` of this session, if it has lanes, and that of the model."""
-        if self.lanes is not None:
-            return self.lanes.submit_model(lambda _: run(), model_lane=self.model_lane, label=self.model.name)
-        return self.host.inbox.lanes.submit(self.model_lane, run, label=self.model.name)
-
     def resume_wanted(self, turn: Turn) -> str:
         """The run that a message asks to go on with."""
         return str(_errand(turn, RESUME) or "")
+
+    def is_fork(self, turn: Turn) -> bool:
+        """Whether a turn is the one by which a fork goes on."""
+        return _errand(turn, SAID) is not None
+
+    def said_wanted(self, turn: Turn) -> list[Prompt]:
+        """What a fork was told, and has not answered yet."""
+        return [to_prompt(each) for each in _errand(turn, SAID) or ()]
 
     def compact_wanted(self, turn: Turn) -> bool:
         """Whether a turn is there to compact, and for nothing else."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from laneway.mail import Mode, QueueOptions
-from laneway.options import SessionOptions, SessionQueueConfig, merge
+from laneway.options import SessionOptions, SessionQueueConfig, SessionRetentionLimits, merge
 from laneway.policies import ConfirmationPolicy, Hook, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
+from laneway.spending import Budget
 
 __all__ = ("SessionSettings", "settled")
 
@@ -49,6 +50,12 @@ class SessionSettings:
     temperature: float | None = None
     thinking_budget: int | None = None
     max_output_tokens: int | None = None
+    budget_guard: Any = None
+    budget_on_error: str = "allow"
+    budget_guard_timeout_ms: int = 5_000
+    budgets: tuple[Budget, ...] = ()
+    record: bool = False
+    retention_limits: SessionRetentionLimits = field(default_factory=SessionRetentionLimits.usual)
     tenant_id: str | None = None
     principal: str | None = None
     agent_template_id: str | None = None

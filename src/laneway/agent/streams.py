@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import fields, replace
@@ -128,20 +129,38 @@ class AgentStream(EventStream):
 
 
 class EventLog:
-    """The events of a run so far, for those who begin to watch late; pieces of text are joined."""
+    """The events of a run so far, for those who begin to watch late; pieces of text are joined.
 
-    def __init__(self) -> None:
-        self.events: list[AgentEvent] = []
+    With a limit the oldest go first. A place in it stays the same, however many are gone.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.events: deque[AgentEvent] = deque()
+        self._most = most
+        self._gone = 0
         self._progress: dict[str, int] = {}  # where what a worker said last of a task is
+
+    @property
+    def place(self) -> int:
+        """Where the next event will be."""
+        return self._gone + len(self.events)
+
+    def since(self, place: int) -> list[AgentEvent]:
+        """The events from a place on, as far as they are still here."""
+        return list(itertools.islice(self.events, max(0, place - self._gone), None))
 
     def add(self, event: AgentEvent) -> None:
         """One more. Of how far a task has come only the newest is kept: a worker may say it as often as it likes."""
         if isinstance(event, ExternalTaskProgressEvent):
-            at = self._progress.setdefault(event.task_id, len(self.events))
-            if at < len(self.events):
-                self.events[at] = event
+            at = self._progress.setdefault(event.task_id, self.place)
+            if self._gone <= at < self.place:
+                self.events[at - self._gone] = event
                 return
+            self._progress[event.task_id] = self.place
         _append(self.events, event)
+        while self._most is not None and len(self.events) > self._most:
+            self.events.popleft()
+            self._gone += 1
 
 
 def _own(event: AgentEvent) -> AgentEvent:
@@ -150,7 +169,7 @@ def _own(event: AgentEvent) -> AgentEvent:
     return replace(event, **{name: copied(getattr(event, name)) for name in names}) if names else event
 
 
-def _append(events: list[AgentEvent] | deque[AgentEvent], event: AgentEvent) -> None:
+def _append(events: deque[AgentEvent], event: AgentEvent) -> None:
     """Add an event, or join a piece of text with the one before it."""
     last = events[-1] if events else None
     if (

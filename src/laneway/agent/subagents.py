@@ -14,13 +14,14 @@ import functools
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from laneway.agent.definitions import Definitions
+from laneway.agent.endings import all_over, end_task
 from laneway.agent.results import RunResult
 from laneway.agent_events import (
     AgentEvent,
@@ -38,6 +39,7 @@ from laneway.kernel.texts import clip
 from laneway.options import SessionOptions, merge
 from laneway.records import DURATION_MAX_MS, Fields, check_whole
 from laneway.rows import Owner
+from laneway.runtime.erasing import CHILD_PREFIX
 from laneway.runtime.errands import FOLLOWUPS_MAX, SYSTEM_SETTINGS, WAIT_LANE
 from laneway.runtime.turns import Child
 
@@ -57,9 +59,8 @@ _log = logging.getLogger("laneway")
 
 TOOLS: Final = ("task", "parallel_task", "spawn", "request_followup")
 MARK: Final = "~"
-PREFIX: Final = "sub-"
+PREFIX: Final = CHILD_PREFIX
 SHORT: Final = 12
-DONE_MAX: Final = 100
 PROGRESS_MAX: Final = 1_000
 ASKING: Final = (
     ConfirmationEscalatedEvent,
@@ -93,7 +94,7 @@ class Errand:
     """What a sub-agent is to do, and all that another process needs to go on with it.
 
     `awaited`: somebody waits for it here; else its end becomes a message. `held` are the rules that its calls are held
-    to, beside the permissions: titles and what each allows.
+    to, beside the permissions: titles and what each allows. `spends_for`: what the run that began it is counted under.
     """
 
     key: str
@@ -104,6 +105,7 @@ class Errand:
     awaited: bool = True
     tool_id: str = ""
     held: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    spends_for: str = ""
 
     @property
     def short(self) -> str:
@@ -259,7 +261,7 @@ class Subagent(Child):
             self.status, self.output = CANCELLED, self._asked.result()
         else:
             self.status = SUSPENDED
-        await _ended(follow)
+        await end_task(follow)
         if self.status != SUSPENDED and not await self._end_session(self.output):
             self.status = SUSPENDED
 
@@ -267,8 +269,8 @@ class Subagent(Child):
         """End all that is in its session, until the store has it. False: whoever opens the parent next has to."""
         for delay in chain(END_DELAYS_S, repeat(END_DELAYS_S[-1])):
             try:
-                await self._try_to_end(reason)
-                return True
+                if await self._unless_left(self._try_to_end(reason)):
+                    return True
             except LanewayError as error:
                 _log.warning("sub-agent %s is not ended yet: %s", self.id, error)
             if self._detached or not self._mail.is_at_work:
@@ -278,6 +280,20 @@ class Subagent(Child):
                     await self._left.wait()
         self._detached = True
         return False
+
+    async def _unless_left(self, ending: Coroutine[Any, Any, None]) -> bool:
+        """Whether something came to its end before this sub-agent was suspended: what it waits for may be held."""
+        loop = asyncio.get_running_loop()
+        task, left = loop.create_task(ending), loop.create_task(self._left.wait())
+        try:
+            await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                return False
+            await task
+            return True
+        finally:
+            left.cancel()
+            await end_task(task)
 
     async def _try_to_end(self, reason: str) -> None:
         child = self.session
@@ -319,7 +335,12 @@ class Subagent(Child):
         await child.ready()
         self._tell_start()
         message_id = await self._say(child)
-        return await child.delegates.last_word(await child.wait(message_id))
+        waiting = {self._parent.owner: self.run_id} if self.errand.awaited else {}
+        self._mail.rings.begin(waiting, child.owner)
+        try:
+            return await child.delegates.last_word(await child.wait(message_id))
+        finally:
+            self._mail.rings.end(waiting, child.owner)
 
     async def _say(self, child: AsyncSession) -> str:
         """Give it its task; after a restart it has it already."""
@@ -383,7 +404,7 @@ class Delegates:
         self.session = session
         self._make = make  # a session
         self._live: dict[str, Subagent] = {}
-        self._done: deque[Fields] = deque(maxlen=DONE_MAX)
+        self._done: deque[Fields] = deque(maxlen=session.settings.retention_limits.max_terminal_subagent_tasks)
         self._semaphores: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         settings = session.settings
         self.definitions: Definitions = (
@@ -422,6 +443,8 @@ class Delegates:
         session = self.session
         engine = session.host.inbox.engine
         engine.check_session(session.owner)
+        if run is not None:
+            errand = replace(errand, spends_for=run.counted_as)
         sub = Subagent(self, errand, run.id if run is not None else "")
         known = self._live.get(sub.id)
         if known is not None:
@@ -432,7 +455,7 @@ class Delegates:
             self._enter(sub, run)
         else:
             sub._stored = True
-            entry.turn_id = sub.run_id or entry.turn_id
+            engine.kernel.begin_child_again(entry, sub.run_id or entry.turn_id)
         self._launch(sub)
         return sub
 
@@ -462,7 +485,7 @@ class Delegates:
         sub = self._live.get(task_id)
         if sub is None or not sub.cancel(reason):
             return False
-        await _all_over([sub.over])
+        await all_over([sub.over])
         return True
 
     def _enter(self, sub: Subagent, run: Run | None) -> None:
@@ -502,7 +525,12 @@ class Delegates:
                 engine.journal.after(sub.owner, lambda _: sub._emit(sub.end_event()))
             else:
                 sub._emit(sub.end_event())
+            self.session.purse.end_run(sub.errand.spends_for)
         sub.over.set_result(None)
+
+    def spend_for(self, counted_as: str) -> bool:
+        """Whether one of them was begun by a run, and is at work; empty: by none."""
+        return any(sub.errand.spends_for == counted_as for sub in self._live.values())
 
     def permits(self, run_id: str) -> asyncio.Semaphore | None:
         """How many sub-agents of one run may be at work."""
@@ -537,6 +565,7 @@ class Delegates:
             parent=parent,
         )
         child.is_waited_for = errand.awaited
+        child.purse.spends_for = parent.purse.spends_for or errand.spends_for
         child.skills.inherit(*(_Held(title, rules) for title, rules in errand.held), definition)
         return child
 
@@ -554,13 +583,13 @@ class Delegates:
         lanes = self.session.host.inbox.lanes
         label = "a sub-agent" if len(subs) == 1 else f"{len(subs)} sub-agents"
         try:
-            await lanes.run(WAIT_LANE, _all_over, overs, label=label)
+            await lanes.run(WAIT_LANE, all_over, overs, label=label)
         except asyncio.CancelledError:
             if goes_on is None or not goes_on.goes_on_later:
                 reason = goes_on.turn._entry.cancelled if goes_on is not None else ""
                 for sub in subs:
                     sub.cancel(reason or "whoever waited for it has gone")
-                await _all_over([sub.over for sub in subs])
+                await all_over([sub.over for sub in subs])
             raise
 
     async def last_word(self, result: RunResult) -> RunResult:
@@ -604,7 +633,7 @@ class Delegates:
         await engine.change(session.owner, engine.kernel.stop, session.owner, reason, actor="its parent")
         for entry in self._orphans():
             self._discard(entry, reason)
-        await _all_over(self.at_work())
+        await all_over(self.at_work())
         await session.wait_idle()
         for task in session.host.desk.held(session.owner):  # of a run that was ended before it had attached to it
             session.host.desk.withdraw(task.task_id, reason)
@@ -616,7 +645,7 @@ class Delegates:
         if reason and mine and not run.goes_on_later:
             for sub in mine:
                 sub.cancel(reason)
-            await _all_over([sub.over for sub in mine])
+            await all_over([sub.over for sub in mine])
         await self.session.background_calls.run_over(run)
 
     def sweep(self) -> None:
@@ -640,7 +669,7 @@ class Delegates:
                 sub.cancel("the session was closed")
             else:
                 sub.suspend()
-        await _all_over([sub.over for sub in live])
+        await all_over([sub.over for sub in live])
 
     # ---- after a restart ----
 
@@ -658,7 +687,7 @@ class Delegates:
                     session.host.followed.setdefault(message, session)
             elif errand.awaited:
                 self._discard(entry, GONE)
-            elif entry.awaited:  # somebody had said stop
+            elif entry.awaited or entry.silenced:  # somebody had said stop
                 self._discard(entry, "stopped")
             else:
                 sub = Subagent(self, errand, entry.turn_id)
@@ -757,21 +786,6 @@ def _settings_of(parent: AsyncSession, definition: Definition | None) -> Session
 def _session_of(child: ChildEntry) -> str:
     """The session of a sub-agent."""
     return child.id.removeprefix(PREFIX)
-
-
-async def _all_over(overs: Iterable[asyncio.Future[None]]) -> None:
-    left = [over for over in overs if not over.done()]
-    if left:
-        await asyncio.wait(left)
-
-
-async def _ended(task: asyncio.Task[Any]) -> None:
-    """End a task, and wait for that."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()
 
 
 def closed() -> ClosedError:

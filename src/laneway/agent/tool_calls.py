@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.call_results import answer_of, change_of, task_result, value_of, within
 from laneway.agent.externals import pending_event, task_id_of, watched_end
 from laneway.agent.gates import Asked, Refusal
 from laneway.agent.hearing import heard_run, trace_of
@@ -40,7 +41,6 @@ from laneway.errors import (
 from laneway.external import TaskState
 from laneway.kernel.ledger import (
     LEDGER_TRANSITIONS,
-    OUTCOMES,
     Change,
     LedgerEntry,
     LedgerState,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from laneway.ports import Tool
     from laneway.runtime.handles import Job
 
-__all__ = ("INSIDE", "CallMaker", "answer_of", "change_of", "task_result", "value_of", "within")
+__all__ = ("INSIDE", "CallMaker")
 
 _log = logging.getLogger("laneway")
 
@@ -69,12 +69,6 @@ INSIDE: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("laneway_inside", d
 
 UNKNOWN = "[Unknown: it was cut off after it had begun; it may have had its effect. Look before you do it again.]"
 NOT_STARTED = "[Cancelled: the run was ended before this call started]"
-TASK_ENDS = {
-    TaskState.TIMED_OUT: ResultStatus.TIMED_OUT,
-    TaskState.UNKNOWN: ResultStatus.UNKNOWN,
-    TaskState.WITHDRAWN: ResultStatus.CANCELLED,
-}
-"""Ends of a task that are no answer."""
 CUT_READ = "[Cancelled: the run was ended while this call ran]"
 ENDED_ALONE = "[Cancelled: this call was ended from outside {}; the run goes on ({})]"
 CUT_BEHIND = "[Cancelled: it was ended while it ran in the background]"
@@ -146,6 +140,8 @@ class CallMaker:
         self._run = run
         self._session = run.session
         self._live: dict[str, _Call] = {}
+        self._batch: set[str] = set()  # ids of calls that are being made, or asked about
+        self._away: set[str] = set()  # of them, those that somebody else has to do with, as the store knows
         self.moved = 0  # how many go on in the background
         self._doubtful: set[str] = set()
         self._out: dict[str, Any] = {}  # keys of calls that somebody else makes since before a restart: their arguments
@@ -154,6 +150,21 @@ class CallMaker:
     def active(self) -> tuple[ToolCall, ...]:
         """The calls that run at this moment."""
         return tuple(each.call for each in self._live.values() if each.began_ms >= 0)
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether there are calls, and all of them wait for people or workers: nothing is done here meanwhile."""
+        return bool(self._batch) and self._batch <= self._away
+
+    def away(self, call_id: str, *, is_away: bool) -> None:
+        """Whether a call waits for somebody whose answer finds it, here or after a restart."""
+        (self._away.add if is_away else self._away.discard)(call_id)
+        self._run.note_rest()
+
+    def _is_over(self, call_id: str) -> None:
+        """The run waits for a call no more."""
+        self._batch.discard(call_id)
+        self._run.note_rest()
 
     def explain(self) -> list[str]:
         """For each call that has not ended: where it is, and why."""
@@ -176,6 +187,7 @@ class CallMaker:
     async def make(self, calls: tuple[ToolCall, ...]) -> None:
         """Make these calls together and wait for all of them; each has its result afterwards."""
         launched: list[_Call] = []
+        self._batch.clear()
         try:
             admitted = [(call, asked) for call in calls if (asked := await self._admit(call)) is not None]
             for call, asked in admitted:
@@ -224,11 +236,13 @@ class CallMaker:
         """Ask about these, all at once; each is launched as soon as it may be made."""
 
         async def confirm(call: ToolCall, asked: Asked) -> None:
+            self._batch.add(call.id)
             refusal = await self._session.confirmations.ask(asked)
             if refusal is None:
                 self._launch(call, asked, launched)
             else:
                 self._deny(call, asked, refusal)
+                self._is_over(call.id)
 
         if len(asking) == 1:
             await confirm(*asking[0])
@@ -248,12 +262,15 @@ class CallMaker:
         if self._run.machine.had_begun(call):
             each.entry = self._run.book.entries.get(asked.key)
         self._live[call.id] = each
+        self._batch.add(call.id)
+        self.away(call.id, is_away=each.spec.waits)  # for sub-agents, which come to rest by themselves
         self._run.emit(ToolQueuedEvent(tool_id=call.id, tool_name=call.name, lane=asked.lane))
         self._note(call.id, CallTimes(lane=asked.lane, queued_ms=self._run.wall()))
         try:
             each.job = self._submit(each, functools.partial(self._execute, each))
         except LanewayError as error:  # a lane that is full, or draining
             del self._live[call.id]
+            self._is_over(call.id)
             self._refuse(call, ResultStatus.ERROR, f"[Not run: {text_of(error)}]")
             return
         each.ended = self._run.loop.create_future()
@@ -402,6 +419,7 @@ class CallMaker:
         run.emit(ToolStartEvent(tool_id=call.id, tool_name=call.name, args=args, lane=each.lane))
         externals.desk.publish(task_id)
         self._move_later(each)
+        self.away(call.id, is_away=self._session.is_kept)
         try:
             each.end = end = await externals.desk.outcome(task_id)
         except asyncio.CancelledError:
@@ -409,6 +427,8 @@ class CallMaker:
             if not each.left_out:
                 each.end = externals.desk.withdraw(task_id, each.cut or "the run was ended")
             raise
+        finally:
+            self.away(call.id, is_away=False)
         if end.had_started:
             each.began_ms = run.now() - end.duration_ms
         elif end.state is TaskState.TIMED_OUT and each.handler.fallback and not self._is_out(each.asked):
@@ -458,6 +478,7 @@ class CallMaker:
         self.moved += 1
         moved.stop = functools.partial(self._stop_behind, each)
         del self._live[call.id]
+        self._is_over(call.id)
         result = moved.answer()
         run.machine.result(result)
         run.book.keep(one)
@@ -523,6 +544,8 @@ class CallMaker:
 
     async def _intend(self, each: _Call) -> None:
         """The intent of a call with side effects is on disk, with the answer that asks for it, before it starts."""
+        if self._run.goes_on_later:  # nothing begins any more: it stays open, and is made when the session is back
+            raise asyncio.CancelledError
         one = self._run.machine.round
         assert one is not None
         key = each.asked.key
@@ -575,6 +598,7 @@ class CallMaker:
             self._settle_behind(each, each.background)
             return
         self._live.pop(each.call.id, None)
+        self._is_over(each.call.id)
         assert each.ended is not None
         each.ended.set_result(None)
         if each.left_out:
@@ -583,7 +607,11 @@ class CallMaker:
         self._note(each.call.id, ended_ms=self._run.wall())
         if each.end is not None and each.end.worker and each.end.had_started:  # found after a restart, perhaps
             self._note(each.call.id, worker=each.end.worker)
-        if each.entry is not None or result.status is not ResultStatus.CANCELLED or not self._run.goes_on_later:
+        is_open = self._run.goes_on_later and result.status is ResultStatus.CANCELLED
+        if is_open and each.entry is not None and self._is_untouched(each):
+            self._run.book.drop_entry(each.entry)
+            each.entry = None
+        if each.entry is not None or not is_open:
             self._run.machine.result(result)  # else it had no effect, and is made when the session is opened again
         each.took_ms = took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
         if each.entry is None:
@@ -597,6 +625,11 @@ class CallMaker:
         if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
             self._run.book.end_entry(entry, change, _reason_of(result))
         self._run.book.keep(one)
+
+    def _is_untouched(self, each: _Call) -> bool:
+        """Whether nobody has begun with a call, here or elsewhere, now or before: there was no more than its intent."""
+        is_here = each.end is None and not each.is_external and not self._is_out(each.asked)
+        return is_here and each.began_ms < 0 and not self._run.machine.had_begun(each.call)
 
     def _change_of(self, each: _Call, result: ToolResult) -> Change:
         return change_of(result, each.end, may_have_run=self._may_have_run(each))
@@ -703,62 +736,5 @@ class CallMaker:
             return None
 
 
-async def within(work: Callable[[int], Awaitable[ToolOutput]], limit_ms: int | None) -> ToolOutput:
-    """Make the one attempt there is without lanes, and give up after the limit."""
-    if limit_ms is None:
-        return await work(1)
-    try:
-        async with asyncio.timeout(limit_ms / 1000) as limit:
-            return await work(1)
-    except TimeoutError:
-        if limit.expired():
-            raise TimeoutError(f"it ran longer than {limit_ms} ms") from None
-        raise
-
-
-def answer_of(call_id: str, name: str, output: ToolOutput) -> ToolResult:
-    """What a tool has said, as the result of a call."""
-    status = ResultStatus.ERROR if output.is_error else ResultStatus.OK
-    facts: dict[str, Any] = {"status": status, "exit_code": output.exit_code, "artifact": output.artifact}
-    return ToolResult(call_id=call_id, name=name, output=output.text, **facts)
-
-
-def task_result(
-    call_id: str, name: str, end: TaskEnd, *, has_effect: bool, may_have_run: bool | None = None
-) -> ToolResult | None:
-    """What the model is told of a task that has ended without an answer; None: it has one."""
-    if end.state not in TASK_ENDS:
-        return None
-    if may_have_run is None:
-        may_have_run = end.had_started
-    note = " It may have had its effect: look before you do it again." if may_have_run else " It was not run."
-    note = note if has_effect else ""
-    what = {TaskState.TIMED_OUT: "Timed out", TaskState.UNKNOWN: "Unknown"}.get(end.state, "Cancelled")
-    status = TASK_ENDS[end.state]
-    return ToolResult(call_id=call_id, name=name, output=f"[{what}: {end.reason}.{note}]", status=status)
-
-
-def change_of(result: ToolResult, end: TaskEnd | None, *, may_have_run: bool | None = None) -> Change:
-    """What a result means for the ledger entry of its call."""
-    if may_have_run is None:
-        may_have_run = end is None or end.had_started
-    if end is not None and end.state in TASK_ENDS and not may_have_run:
-        return Change.FAIL  # nobody has had it: there is nothing unknown about it
-    return OUTCOMES.get(result.status, Change.SUCCEED)
-
-
 def _reason_of(result: ToolResult) -> str:
     return "" if result.status is ResultStatus.OK else result.output[:200]
-
-
-def value_of(job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None) -> ToolOutput:
-    """The value of something that has ended, or its error."""
-    assert job is not None
-    if isinstance(job, asyncio.Task):
-        return job.result()
-    try:
-        job.__await__().send(None)
-    except StopIteration as ended:
-        output: ToolOutput = ended.value
-        return output
-    raise AssertionError("it has not ended")

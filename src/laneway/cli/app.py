@@ -45,6 +45,7 @@ PLACES: Final[Mapping[str, Place]] = {
     "approve": Place("approvals", "approve", "Reading"),
     "deny": Place("approvals", "deny", "Asking"),
     "cron": Place("cron", "cron_app"),
+    "budget": Place("budget", "budget_app"),
     "token": Place("token", "token_app"),
     "doctor": Place("doctor", "doctor"),
     "tour": Place("tour", "tour_app"),

@@ -125,6 +125,8 @@ async def _talk(ctx: typer.Context, session: str, mode: Mode | None) -> None:
                 each.cancel()
         screen.end_text()
         screen.flush()
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever leaves with one Ctrl-C too many has left all the same
     if trouble:
         raise trouble[0]
     if talk.is_working:

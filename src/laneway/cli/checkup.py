@@ -34,7 +34,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "config": ("hcl2", "yaml"),
     "gateway": ("fastapi", "httptools", "prometheus_client", "uvicorn", "websockets"),
     "mcp": ("mcp",),
-    "models": ("pydantic_ai",),
+    "models": ("genai_prices", "pydantic_ai"),
     "otel": ("opentelemetry",),
     "telegram": ("aiogram",),
     "worker": ("aiohttp", "anyio", "httpx2", "jsonschema", "typer"),

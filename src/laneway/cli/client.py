@@ -10,9 +10,9 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 from urllib.parse import quote
 
 import httpx2
@@ -33,7 +33,7 @@ from laneway.errors import (
     UsageError,
 )
 
-__all__ = ("URL", "Server", "Target", "error_of", "path_of", "translated", "trust_of")
+__all__ = ("URL", "Server", "Target", "error_of", "lines_of", "path_of", "translated", "trust_of")
 
 URL: Final = "http://127.0.0.1:8420"
 TIMEOUT: Final = httpx2.Timeout(30, connect=5)
@@ -42,6 +42,7 @@ CERTIFICATE: Final = re.compile(r"certificate verify failed:? *(.*?)(?: \(_ssl\.
 LISTS: Final = re.compile(r"GET /v1/([a-z-]+)(?![a-z/-])")
 COMMANDS: Final = {
     "approvals": "approve",
+    "budgets": "budget ls",
     "dead-letters": "dlq ls",
     "lanes": "lane ls",
     "ledger": "ledger ls",
@@ -200,7 +201,26 @@ class Server:
                 if response.status_code >= 400:
                     response.read()
                     raise error_of(response)
-                yield from response.iter_lines()
+                yield from lines_of(response.iter_text())
+        except httpx2.HTTPError as error:
+            raise translated(error, self.target.url) from error
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """An answer that is a file, piece by piece while it comes."""
+        try:
+            with self._http.stream("GET", path) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise error_of(response)
+                yield from response.iter_bytes()
+        except httpx2.HTTPError as error:
+            raise translated(error, self.target.url) from error
+
+    def upload(self, path: str, file: IO[bytes], **params: Any) -> Any:
+        """Send a file; the answer as JSON values."""
+        wanted = {name: value for name, value in params.items() if value is not None}
+        try:
+            return answer_of(self._http.request("POST", path, params=wanted or None, content=file))
         except httpx2.HTTPError as error:
             raise translated(error, self.target.url) from error
 
@@ -224,6 +244,21 @@ class Server:
             cursor = _next_of(found, cursor, self.target.url)
             if not cursor:
                 return
+
+
+def lines_of(pieces: Iterable[str]) -> Iterator[str]:
+    """The lines of a text that comes in pieces. Only a line feed ends one: within JSON there are other line ends."""
+    open_line: list[str] = []
+    for piece in pieces:
+        first, *more = piece.split("\n")
+        open_line.append(first)
+        if more:
+            yield "".join(open_line)
+            *whole, last = more
+            yield from whole
+            open_line = [last]
+    if rest := "".join(open_line):
+        yield rest
 
 
 def answer_of(response: httpx2.Response) -> Any:
@@ -285,7 +320,8 @@ def error_of(response: httpx2.Response) -> LanewayError:
 
 def _as_command(hint: str) -> str:
     """A way out as whoever sits at a command line takes it: the server names its routes."""
-    return LISTS.sub(lambda found: f"`laneway {COMMANDS[found[1]]}`" if found[1] in COMMANDS else found[0], hint)
+    said = LISTS.sub(lambda found: f"`laneway {COMMANDS[found[1]]}`" if found[1] in COMMANDS else found[0], hint)
+    return said.replace("shared=true", "--shared").replace("shared=false", "--own")
 
 
 def _kinds() -> dict[str, type[LanewayError]]:

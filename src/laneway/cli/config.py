@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from laneway.errors import ConfigError, reaction_to
+from laneway.errors import ConfigError, UsageError, reaction_to
 
 if TYPE_CHECKING:  # what reads files takes its time to load; a list of commands need not wait for it
     from laneway.config import Effective, Problem, Value
@@ -42,7 +43,7 @@ def check(
     """
     from laneway.config import check as check_file
 
-    found = {file: check_file(file, environ=os.environ) or _channel_problems(file) for file in files}
+    found = {file: check_file(file, environ=os.environ) or _more_problems(file) for file in files}
     if as_json:
         print(json.dumps({"files": [_report(file, problems) for file, problems in found.items()]}, indent=2))
     else:
@@ -57,6 +58,10 @@ def check(
 
 @config.command("explain")
 def explain(
+    ctx: typer.Context,
+    named: Annotated[
+        str | None, typer.Argument(help="The main file, as with --config.", metavar="FILE", show_default=False)
+    ] = None,
     file: Annotated[
         str | None, typer.Option("--config", help="The main file.", envvar="LANEWAY_CONFIG", metavar="FILE")
     ] = None,
@@ -85,7 +90,7 @@ def explain(
     from laneway.config import load
     from laneway.config.agent_view import is_of_agent, seen_by_agent, seen_by_inbox
 
-    effective = load(file, environ=os.environ, workspace=workspace, overrides=overrides or ())
+    effective = load(_main_file(ctx, named, file), environ=os.environ, workspace=workspace, overrides=overrides or ())
     for_agent = is_of_agent(effective) if of_agent is None else of_agent
     found = seen_by_agent(effective) if for_agent else seen_by_inbox(effective)
     if as_json:
@@ -101,6 +106,15 @@ def explain(
     Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
+def _main_file(ctx: typer.Context, named: str | None, given: str | None) -> str | None:
+    """The file that is meant; what is said here counts more than the environment."""
+    source = ctx.get_parameter_source("file")
+    is_said = source is not None and source.name == "COMMANDLINE"
+    if named is not None and is_said and named != given:
+        raise UsageError(f"two main files: {named} and --config {given}", hint="name one of them")
+    return given if named is None else named
+
+
 @config.command("schema")
 def schema() -> None:
     """Print a JSON Schema (draft 2020-12) for editors and other tools."""
@@ -109,14 +123,19 @@ def schema() -> None:
     print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
-def _channel_problems(file: str) -> tuple[Problem, ...]:
-    """What is wrong with the channels of a file that is good but for them: only the server knows what they need."""
+def _more_problems(file: str) -> tuple[Problem, ...]:
+    """What only a server would find in a file that is good in itself."""
     from laneway.config import InvalidConfigError, load
 
     try:
         effective = load(file, environ=os.environ)
     except InvalidConfigError:  # together with what the environment sets: that is not what is checked
         return ()
+    return (*_channel_problems(effective), *_price_problems(effective))
+
+
+def _channel_problems(effective: Effective) -> tuple[Problem, ...]:
+    """What is wrong with its channels: only the server knows what they need."""
     if not effective.settings.gateway.channels:
         return ()
     try:
@@ -124,6 +143,31 @@ def _channel_problems(file: str) -> tuple[Problem, ...]:
     except ModuleNotFoundError:  # the extra `gateway` is not installed
         return ()
     return tuple(channel_problems(effective))
+
+
+def _price_problems(effective: Effective) -> Iterator[Problem]:
+    """Budgets in money for the model that the file names, if nobody knows what that costs."""
+    if not effective.settings.budgets or effective.settings.default_model is None:
+        return
+    from laneway.agent.budgeting import unpriced, wants_price
+    from laneway.config import Problem
+    from laneway.config.agent import agent_settings
+    from laneway.models.prices import is_known
+
+    agent = agent_settings(effective)
+    for rule in filter(wants_price, agent.budgets):
+        names = (agent.default_model, rule.cheaper)
+        for name in [each for each in names if each is not None and not is_known(each, agent.providers)]:
+            origin = effective.origin(f"budgets.{rule.name}.money")
+            error = unpriced(rule, name)
+            yield Problem(
+                source=origin.file or str(origin),
+                line=origin.line,
+                column=origin.column,
+                message=error.message,
+                setting=f"{error.setting}",
+                hint=error.hint,
+            )
 
 
 def _is_set(value: Value) -> bool:

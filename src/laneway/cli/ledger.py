@@ -9,7 +9,7 @@ import typer
 from laneway.cli.client import Server, path_of
 from laneway.cli.completion import complete_session
 from laneway.cli.reach import Asking, JsonOption, asking, operating
-from laneway.cli.tables import ago, dumps, line, print_json, print_rows, say
+from laneway.cli.tables import ago, dumps, line, print_json, print_rows, say, sentence
 from laneway.system import SystemClock
 
 __all__ = ("ledger_app", "unknown_calls")
@@ -76,7 +76,7 @@ def settle(
     if as_json:
         print_json(found)
     else:
-        say(f"{line(found['entry_id'])} ({line(found['tool'])}) is settled: {line(found['reason'])}")
+        say(f"{line(found['entry_id'])} ({line(found['tool'])}) is settled: {sentence(found['reason'])}")
 
 
 def unknown_calls(server: Server) -> list[dict[str, Any]]:

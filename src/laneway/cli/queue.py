@@ -10,7 +10,7 @@ from laneway.cli.client import path_of
 from laneway.cli.completion import complete_message, complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
 from laneway.cli.session import active_sessions
-from laneway.cli.tables import age, ago, line, print_json, print_rows, say
+from laneway.cli.tables import age, ago, line, print_json, print_rows, say, sentence
 from laneway.cli.watching import WatchOption, watched
 from laneway.errors import UsageError
 from laneway.mail import Drop, Mode
@@ -79,7 +79,7 @@ def show(ctx: typer.Context, message: MessageArgument, as_json: JsonOption = Fal
     now_ms = SystemClock().wall_ms()
     say(f"\nCame {ago(facts['arrived_ms'], now_ms)} as {facts['mode']}.", style="dim")
     if facts.get("position"):
-        say(f"Waits at place {facts['position']}: {line(facts['reason'])}")
+        say(f"Waits at place {facts['position']}: {sentence(facts['reason'])}")
     if facts.get("answer"):
         say("\nAnswer:", style="bold")
         say(facts["answer"])

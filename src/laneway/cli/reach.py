@@ -26,7 +26,21 @@ if TYPE_CHECKING:
 
     Source = Server | StoreReader
 
-__all__ = ("Asking", "AuthorityOption", "JsonOption", "Reading", "Source", "asking", "operating", "read", "target_of")
+__all__ = (
+    "Asking",
+    "AuthorityOption",
+    "JsonOption",
+    "Owning",
+    "Reading",
+    "Source",
+    "asking",
+    "named_store",
+    "operating",
+    "place_in",
+    "read",
+    "target_of",
+    "without_server",
+)
 
 META: Final = "laneway.reach"
 TARGET: Final = "laneway.target"
@@ -117,6 +131,21 @@ def _store_option(
     """The option of commands that only read."""
 
 
+def _own_store_option(
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            help="Change this store instead, without a server; nobody else may have it open.",
+            rich_help_panel=PANEL,
+            metavar="sqlite:///FILE",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """The option of commands that change what a store has."""
+
+
 @cache
 def _made(function: Any) -> tuple[Any, ...]:
     """The parameters of a function as those of a command; what is given is kept for `target_of`."""
@@ -147,6 +176,14 @@ class Reading(TyperCommand):
 
     def __init__(self, name: str | None, *, params: list[Any] | None = None, **more: Any) -> None:
         made = [*_made(_server_options), *_made(_store_option)]
+        super().__init__(name, params=[*(params or ()), *made], **more)
+
+
+class Owning(TyperCommand):
+    """A command that changes something: by a server, or in a store that nobody uses."""
+
+    def __init__(self, name: str | None, *, params: list[Any] | None = None, **more: Any) -> None:
+        made = [*_made(_server_options), *_made(_own_store_option)]
         super().__init__(name, params=[*(params or ()), *made], **more)
 
 
@@ -196,19 +233,36 @@ def read(ctx: typer.Context, work: Callable[[Source], T]) -> T:
         return work(reader)
 
 
+def named_store(ctx: typer.Context) -> str:
+    """The store that a command names instead of a server; empty if it names none."""
+    store, is_named = ctx.meta.get(META, {}).get("store", ("", False))
+    return str(store) if is_named else ""
+
+
+def place_in(store: str, ctx: typer.Context) -> tuple[str, str, str]:
+    """The file of a store, and which tenant and workspace of it a command means."""
+    target = target_of(ctx)
+    with _reader(store, target) as reader:
+        return reader.path, reader.tenant, reader.workspace
+
+
 def _reader(store: str, target: Target) -> StoreReader:
     from laneway.cli.reading import StoreReader  # it knows the kernel, which a command that asks a server need not
 
     return StoreReader(store, workspace=target.workspace, tenant=target.tenant)
 
 
+def without_server(refused: TransportUnavailableError) -> TransportUnavailableError:
+    """That no server answers, for a command that a store is enough for."""
+    here = ", which is here" if Path(STORE.removeprefix("sqlite:///")).is_file() else ""
+    hint = f"{refused.hint}, or read a store without one: --store {STORE}{here}"
+    return TransportUnavailableError(refused.message, hint=hint)
+
+
 def _instead(refused: TransportUnavailableError, store: str, target: Target) -> StoreReader:
     """The store that the environment names, because no server answers."""
     if not store:
-        here = ", which is here" if Path(STORE.removeprefix("sqlite:///")).is_file() else ""
-        raise TransportUnavailableError(
-            refused.message, hint=f"{refused.hint}, or read a store without one: --store {STORE}{here}"
-        )
+        raise without_server(refused)
     try:
         reader = _reader(store, target)
     except LanewayError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
 from laneway.errors import (
@@ -19,9 +19,11 @@ from laneway.errors import (
     UnknownTaskError,
     UsageError,
 )
+from laneway.identity import IDENTITY, Identity
 from laneway.kernel import stories
 from laneway.kernel.mailbox import decode_approval, session_id
 from laneway.kernel.messages import decode_message
+from laneway.kernel.run_words import state_words
 from laneway.kernel.task_entries import TASK, decode_task
 from laneway.mail import WAITING_STATES, ApprovalState, MessageState, Outcome, TurnState
 from laneway.mail import Final as Ended
@@ -30,6 +32,10 @@ from laneway.stores import open_store
 from laneway.stores.sqlite import BUSY_MS, SqliteStore
 from laneway.stores.sqlite_reading import SqliteReading
 from laneway.system import SystemClock
+
+if TYPE_CHECKING:
+    from laneway.kernel.budgets import Count
+    from laneway.spending import Budget
 
 __all__ = ("StoreReader",)
 
@@ -48,8 +54,9 @@ class StoreReader:
             raise UnknownStoreError(
                 f"{address} keeps nothing when its process ends", hint="name a file: sqlite:///laneway.db"
             )
+        self.path = store.path
         self._rows = SqliteReading(store.path, busy_ms=BUSY_MS)
-        self._tenant = tenant or "default"
+        self.tenant = self._tenant = tenant or "default"
         self._clock = SystemClock()
         try:
             self.workspace = self._choose(workspace)
@@ -92,7 +99,15 @@ class StoreReader:
         return found
 
     def lines(self, path: str) -> Iterator[str]:
-        """The transcript of a session, line by line."""
+        """The transcript of a session, or the history of a run, line by line."""
+        if path.strip("/").startswith("runs/"):
+            from laneway.cli.stored_runs import stored_history  # only who wants one needs it
+
+            turn = self._turn(unquote(path.strip("/").split("/")[1]))
+            yield from (
+                stored_history(self._rows, turn).removesuffix("\n").split("\n")
+            )  # in a text there are other line ends
+            return
         owner = self._owner(unquote(path.strip("/").split("/")[1]))
         after = 0
         while rows := self._rows.entries(owner, after_seq=after, limit=PAGE):
@@ -143,7 +158,14 @@ class StoreReader:
             "state": turn.state if turn is not None else "waiting" if waiting else "idle",
             "run_id": None if turn is None else turn.id,
             "waiting": waiting,
+            "identity": self._labels(key),
+            "resting": False,
+            "resting_reason": "",
         }
+
+    def _labels(self, key: str) -> dict[str, str]:
+        row = self._rows.state(IDENTITY, session_id(Owner(self._tenant, self.workspace, key)))
+        return {} if row is None else Identity().over(json.loads(row.body)).labels
 
     def session(self, key: str) -> dict[str, Any]:
         """One session; of its settings those that it has of its own."""
@@ -264,17 +286,19 @@ class StoreReader:
 
     def run_story(self, run_id: str) -> dict[str, Any]:
         """Everything that has happened to a run."""
+        from laneway.cli.stored_runs import stored_story
         from laneway.gateway.task_facts import task_lines
 
         row = self._turn(run_id)
         events = self._rows.events(Owner(row.tenant, row.workspace, row.session), turn_id=run_id)
         run = _run(row)
         reason = f": {run['reason']}" if run["reason"] else ""
-        text = f"Run {run_id} is {run['state']}{reason}."
+        text = f"Run {run_id} {state_words(run['state'])}{reason}."
         rows = self._rows.states(Owner(row.tenant, row.workspace, row.session), TASK, limit=TASKS_MAX)
         elsewhere = task_lines([entry for entry in map(decode_task, rows) if entry.run_id == run_id])
         text = f"{text}\n{elsewhere}" if elsewhere else text
-        return {"run": run, "steps": [_step(each) for each in events], "text": text}
+        told = [_step(each) for each in events]
+        return {"run": run, "steps": told, "text": text, "story": stored_story(self._rows, row)}
 
     # ---- what else there is ----
 
@@ -302,6 +326,32 @@ class StoreReader:
             }
             items.append({**facts, **body, **done})
         return _page(sorted(items, key=lambda each: (each["next_ms"], each["schedule_id"])))
+
+    def budgets(self) -> dict[str, Any]:
+        """The budgets that something was counted for; what was set aside for calls counts as spent."""
+        from laneway.gateway.budget_facts import budget_facts, concerns
+        from laneway.runtime.budget_rows import COUNT, RULE, read_count, read_rule
+
+        rules: dict[str, Budget] = {}
+        counts: dict[str, list[Count]] = {}
+        for row in self._live(COUNT):
+            count = read_count(row)
+            if count.period.until_ms is None or count.period.until_ms > self._clock.wall_ms():
+                counts.setdefault(count.key.budget, []).append(count)
+                rules.setdefault(count.key.budget, count.budget)
+        said = [read_rule(row) for row in self._rows.live(self.workspace).states if row.kind == RULE]
+        for key, rule in said:
+            if rule is None:
+                rules.pop(key, None)
+            elif concerns(rule, self._tenant):
+                rules[key] = rule
+        known = {key for key, _ in said}
+        return _page(
+            budget_facts(
+                rule, counts.get(key, ()), workspace=self.workspace, origin="set" if key in known else "config"
+            )
+            for key, rule in rules.items()
+        )
 
     def tasks(self, *, limit: int = 200, after: str = "", workspace: str = "", **asked: str) -> dict[str, Any]:
         """External tasks: those that have not ended, or those of one state. A store is read for one `workspace`."""
@@ -389,6 +439,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "runs/*/explain": StoreReader.run_story,
     "approvals": StoreReader.approvals,
     "schedules": StoreReader.schedules,
+    "budgets": StoreReader.budgets,
     "tasks": StoreReader.tasks,
     "tasks/*": StoreReader.task,
     "dead-letters": StoreReader.dead_letters,

@@ -9,8 +9,9 @@ import typer
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_run, complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
+from laneway.cli.replays import COMMANDS
 from laneway.cli.session import active_sessions
-from laneway.cli.tables import age, ago, console, line, print_json, print_rows, say, table
+from laneway.cli.tables import age, ago, console, errors, line, print_json, print_rows, say, sentence, table
 from laneway.system import SystemClock
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ def ls(
     as_json: JsonOption = False,
 ) -> None:
     """List the runs that go on, or all runs of a session."""
-    found = read(ctx, lambda source: _found(source, session, limit))
+    active: list[dict[str, Any]] = []
+
+    def work(source: Source) -> list[dict[str, Any]]:
+        active[:] = [] if session is not None else active_sessions(source)
+        return _found(source, session, active, limit)
+
+    found = read(ctx, work)
     if as_json:
         print_json({"items": found, "next": None})
         return
@@ -45,11 +52,15 @@ def ls(
     ]  # fmt: skip
     columns = ("run", "*session", "state", "began", ">took", ">tokens", "*end")
     print_rows(columns, rows, empty="Nothing runs." if session is None else "This session has no runs.")
+    at_rest = sum(bool(each.get("resting")) for each in active)
+    if at_rest:
+        many = f"{at_rest} session rests" if at_rest == 1 else f"{at_rest} sessions rest"
+        say(f"{many} with work undone: `laneway session ls --active` lists them.", style="dim", to=errors())
 
 
-def _found(source: Source, session: str | None, limit: int) -> list[dict[str, Any]]:
+def _found(source: Source, session: str | None, active: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
     if session is None:
-        running = [each["run_id"] for each in active_sessions(source) if each["run_id"]]
+        running = [each["run_id"] for each in active if each["run_id"]]
         return [source.get(path_of("runs", each)) for each in running[:limit]]
     found: list[dict[str, Any]] = []
     cursor = ""
@@ -78,7 +89,7 @@ def show(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) -> N
         print_json(found)
         return
     now_ms = SystemClock().wall_ms()
-    reason = f": {line(found['reason'])}" if found["reason"] else ""
+    reason = f": {sentence(found['reason'])}" if found["reason"] else ""
     say(f"Run {found['run_id']} of session {line(found['session_key'])} is {found['state']}{reason}")
     rows: list[tuple[str, Any]] = [
         ("began", ago(found["began_ms"], now_ms)),
@@ -102,12 +113,14 @@ def show(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) -> N
 
 @run_app.command("explain", cls=Reading)
 def explain(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) -> None:
-    """Say why a run is where it is, and how it came there."""
+    """Say why a run is where it is, what it has done, and how it came there."""
     found = read(ctx, lambda source: source.get(path_of("runs", run, "explain")))
     if as_json:
         print_json(found)
         return
     say(found["text"])
+    if found.get("story"):
+        say(f"\n{found['story']}\n")
     began_ms = found["run"]["began_ms"]
     rows = [
         (f"{each['at_ms'] - began_ms:+,} ms", each["type"], each["actor"], each["reason"]) for each in found["steps"]
@@ -141,3 +154,7 @@ def resume(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) ->
         print_json(found)
     else:
         say(f"{run} goes on by message {found['message_id']} ({found['disposition']})")
+
+
+for _name, _command, _kind in COMMANDS:
+    run_app.command(_name, cls=_kind)(_command)

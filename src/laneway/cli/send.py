@@ -14,12 +14,13 @@ from laneway.cli.client import path_of
 from laneway.cli.completion import complete_session
 from laneway.cli.link import OPEN, Link
 from laneway.cli.reach import JsonOption, target_of
-from laneway.cli.tables import clean, errors, line, ordinal, print_json, say
+from laneway.cli.tables import clean, errors, ordinal, print_json, say, sentence
 from laneway.errors import ConflictError, LanewayError, RunCancelledError, RunFailedError, UsageError
-from laneway.mail import MessageState, Mode, Outcome
+from laneway.mail import WAITING_STATES, MessageState, Mode, Outcome
 
 __all__ = ("failure_of", "is_final", "send", "wait_for")
 
+PATIENCE_S: Final = 2.0  # whoever has waited so long wants to know why
 ANSWERED: Final = frozenset({"ran", "merged", "steered"})
 
 
@@ -84,7 +85,7 @@ def _show_receipt(receipt: dict[str, Any], as_json: bool) -> None:
         say(receipt["reply"])
     else:
         place = f", {ordinal(receipt['position'])} in line" if receipt.get("position") else ""
-        reason = f": {line(receipt['reason'])}" if receipt.get("reason") else ""
+        reason = f": {sentence(receipt['reason'])}" if receipt.get("reason") else ""
         again = " (seen before)" if receipt.get("duplicate") else ""
         say(f"{receipt['message_id']} {receipt['disposition']}{place}{reason}{again}")
 
@@ -92,8 +93,32 @@ def _show_receipt(receipt: dict[str, Any], as_json: bool) -> None:
 async def wait_for(link: Link, session: str, message_id: str) -> dict[str, Any]:
     """A message when it is final. A stream tells when to look, so nothing is asked again and again."""
     where = path_of("messages", message_id)
+    telling = asyncio.create_task(_tell_why(link, where))
+    try:
+        return await _final_of(link, session, message_id, telling)
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _tell_why(link: Link, where: str) -> None:
+    """Say once what a message, or its run, waits for, if it takes a while."""
+    await asyncio.sleep(PATIENCE_S)
+    found = await link.ask("GET", where)
+    reason = found.get("reason") or "" if found["disposition"] in WAITING_STATES else ""
+    if found.get("run_id") and not reason and not is_final(found):
+        reason = (await link.ask("GET", path_of("runs", found["run_id"]))).get("waits_for") or ""
+    if reason:
+        say(f"It waits: {sentence(reason)}", to=errors())
+
+
+async def _final_of(link: Link, session: str, message_id: str, telling: asyncio.Task[None]) -> dict[str, Any]:
+    where = path_of("messages", message_id)
     async with aclosing(link.events(path_of("sessions", session, "events"))) as events:
         async for told in events:
+            if told.event == "run_waiting":
+                telling.cancel()  # this says it
+                say(f"It waits: {sentence(told.payload.get('reason', ''))}", to=errors())
             is_its_end = told.event == "message.ended" and told.data.get("message_id") == message_id
             if told.event == OPEN or is_its_end:
                 found: dict[str, Any] = await link.ask("GET", where)
@@ -114,7 +139,7 @@ def is_final(message: dict[str, Any]) -> bool:
 def failure_of(message: dict[str, Any]) -> LanewayError | None:
     """What a message that was not answered means for a command."""
     disposition, outcome = message["disposition"], message.get("outcome")
-    reason = line(message.get("reason") or "")
+    reason = sentence(message.get("reason") or "")
     if disposition == MessageState.COMMAND or (disposition in ANSWERED and outcome == Outcome.SUCCEEDED):
         return None
     run_id = message.get("run_id") or ""

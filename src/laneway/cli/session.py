@@ -12,8 +12,22 @@ from rich.progress import BarColumn, Progress, TextColumn
 from laneway.cli.client import path_of
 from laneway.cli.completion import complete_session
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
-from laneway.cli.tables import ago, clean, console, errors, line, print_json, print_rows, say, table, to_json_line
-from laneway.errors import ConflictError
+from laneway.cli.session_hosting import add_hosting
+from laneway.cli.session_keeping import add_to
+from laneway.cli.tables import (
+    ago,
+    clean,
+    console,
+    errors,
+    line,
+    print_json,
+    print_rows,
+    say,
+    sentence,
+    table,
+    to_json_line,
+)
+from laneway.cli.target_files import target_file
 from laneway.system import SystemClock
 
 if TYPE_CHECKING:
@@ -23,7 +37,9 @@ __all__ = ("active_sessions", "session_app")
 
 SESSIONS_MAX = 10_000
 
-session_app = typer.Typer(help="Sessions: what goes on in them, what was said, how to stop one.", no_args_is_help=True)
+session_app = typer.Typer(help="Sessions: what goes on in them, what was said, how to end one.", no_args_is_help=True)
+add_to(session_app)
+add_hosting(session_app)
 
 SessionArgument = Annotated[str, typer.Argument(help="The session.", autocompletion=complete_session)]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")]
@@ -41,9 +57,13 @@ def ls(
     if as_json:
         print_json(found)
         return
-    rows = [(each["session_key"], each["state"], each["waiting"] or "", each["run_id"]) for each in found["items"]]
+    rows = [(each["session_key"], _state(each), each["waiting"] or "", each["run_id"]) for each in found["items"]]
     more = f"There are more: --limit {limit * 4}." if found.get("next") else ""
     print_rows(("*session", "state", ">waiting", "run"), rows, empty="There are no sessions yet.", note=more)
+
+
+def _state(session: dict[str, Any]) -> str:
+    return "rests" if session.get("resting") else str(session["state"])
 
 
 def _list(source: Source, limit: int, *, active: bool) -> dict[str, Any]:
@@ -80,7 +100,11 @@ def show(
         print_json(found)
         return
     run = f", run {found['run_id']}" if found.get("run_id") else ""
-    say(f"Session {line(session)} in workspace {found['workspace']}: {found['state']}{run}")
+    say(f"Session {line(session)} in workspace {found['workspace']}: {_state(found)}{run}")
+    if found.get("resting_reason"):
+        say(f"It waits: {sentence(found['resting_reason'])}.")
+    if found.get("identity"):
+        say(f"For: {', '.join(f'{name} {line(label)}' for name, label in found['identity'].items())}")
     if found["settings"]:
         values = (f"{name} {each['value']} ({each['origin']})" for name, each in found["settings"].items())
         say(f"Queue: {', '.join(values)}", style="dim")
@@ -99,23 +123,21 @@ def print_waiting(pending: list[dict[str, Any]]) -> None:
     console().print(table((">place", "message", "state", "*text"), rows))
 
 
-@session_app.command("export", cls=Reading)
-def export(
+@session_app.command("transcript", cls=Reading)
+def transcript(
     ctx: typer.Context,
     session: SessionArgument,
     target: Annotated[Path | None, typer.Argument(help="A new file; else standard output.", dir_okay=False)] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
 ) -> None:
     """Write the whole transcript of a session as JSON lines, all conversations included."""
-    if target is not None and target.exists() and not overwrite:
-        raise ConflictError(f"{target} exists already", hint="choose another path, or say --overwrite")
     path = path_of("sessions", session, "transcript")
-    count = read(ctx, lambda source: _write(source, path, target))
+    count = read(ctx, lambda source: _write(source, path, target, overwrite=overwrite))
     if target is not None:
         say(f"{count:,} lines of {line(session)} were written to {target}")
 
 
-def _write(source: Source, path: str, target: Path | None) -> int:
+def _write(source: Source, path: str, target: Path | None, *, overwrite: bool) -> int:
     """The lines of a transcript; a file appears whole or not at all."""
     count = 0
     if target is None:
@@ -123,21 +145,16 @@ def _write(source: Source, path: str, target: Path | None) -> int:
             sys.stdout.write(f"{to_json_line(text)}\n")
             count += 1
         return count
-    part = target.with_name(f"{target.name}.part")
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} lines"))
-    try:
-        with (
-            part.open("w", encoding="utf-8", errors="backslashreplace") as file,
-            Progress(*columns, console=errors(), disable=not sys.stderr.isatty(), transient=True) as bar,
-        ):
-            task = bar.add_task(clean("Reading"), total=None)
-            for text in source.lines(path):
-                file.write(f"{text}\n")
-                count += 1
-                bar.update(task, completed=count)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        target_file(target, overwrite=overwrite) as file,
+        Progress(*columns, console=errors(), disable=not sys.stderr.isatty(), transient=True) as bar,
+    ):
+        task = bar.add_task(clean("Reading"), total=None)
+        for text in source.lines(path):
+            file.write(f"{text}\n".encode(errors="backslashreplace"))
+            count += 1
+            bar.update(task, completed=count)
     return count
 
 

@@ -23,10 +23,11 @@ def sim(
     seed: Annotated[int | None, typer.Option(help="Run this one seed.")] = None,
     seconds: Annotated[float, typer.Option(help="Run fresh seeds for this long.")] = 5.0,
     tier: Annotated[
-        Literal["kernel", "engine", "mailroom", "mail", "agent", "gates", "workers", "all"],
+        Literal["kernel", "engine", "mailroom", "mail", "agent", "gates", "workers", "budgets", "keeping", "all"],
         typer.Option(
             help="Lanes: kernel or engine. Inbox: mailroom or mail. Agents: agent; with gates: gates. "
-            "Workers and their network: workers. Or all."
+            "Workers and their network: workers. What is spent on models: budgets. "
+            "Sessions that are pruned, deleted, moved and forked: keeping. Or all."
         ),
     ] = "all",
     trace: Annotated[bool, typer.Option("--trace", help="Print every transition.")] = False,

@@ -29,6 +29,7 @@ __all__ = (
     "print_json",
     "print_rows",
     "say",
+    "sentence",
     "table",
     "to_json_line",
     "until",
@@ -36,6 +37,8 @@ __all__ = (
 
 WIDE: Final = 500  # in a pipe a line stays a line
 TEXT_MAX: Final = 200
+SENTENCE_MAX: Final = 2_000
+"""A sentence that ends with the way out is told whole; the terminal wraps it."""
 
 # C0 (but for tab and line feed), DEL, C1, line separators, and the marks that change the direction of a text.
 UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -54,6 +57,11 @@ def line(text: object, most: int = TEXT_MAX) -> str:
     """A text on one line, at most so long."""
     folded = " ".join(clean(text).split())
     return folded if len(folded) <= most else f"{folded[: most - 1]}…"
+
+
+def sentence(text: object) -> str:
+    """A reason or an error on one line, with its end: that says the way out."""
+    return line(text, SENTENCE_MAX)
 
 
 def _sign(found: re.Match[str]) -> str:
@@ -167,7 +175,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def _cell(value: Any, column: str) -> Text:
-    shown = "" if value is None else ("yes" if value else "no") if isinstance(value, bool) else line(value)
+    short = sentence if column.startswith("+") else line
+    shown = "" if value is None else ("yes" if value else "no") if isinstance(value, bool) else short(value)
     if column.startswith("+"):
         return Text(shown, overflow="fold")
     return Text(shown, no_wrap=True, overflow="ellipsis")  # cut, never wrapped: a row is a line

@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from laneway.config.agent_blocks import ProviderBlock
+from laneway.config.budget_blocks import budget_of
 from laneway.config.effective import Effective, load, load_text
 from laneway.config.files import FORMATS
 from laneway.config.origins import Layer
 from laneway.config.problems import InvalidConfigError, Problem
 from laneway.config.settings import TOOL_QUEUE, Settings
+from laneway.identity import Identity
 from laneway.mail import QueueOptions
 from laneway.options import (
     LaneHandlerConfig,
@@ -27,9 +29,11 @@ from laneway.options import (
     RetryPolicyConfig,
     SessionOptions,
     SessionQueueConfig,
+    SessionRetentionLimits,
 )
 from laneway.policies import ConfirmationPolicy, McpServerConfig, PermissionPolicy
 from laneway.records import Effect
+from laneway.spending import Budget
 
 __all__ = ("AgentSettings", "agent_settings", "load_agent")
 
@@ -46,8 +50,7 @@ class AgentSettings:
     """What a configuration says about an agent; None where it says nothing.
 
     `queue` is None when tools are not queued. `messages` is what the same block says about messages to a busy session,
-    without its defaults. `settings` is all that was read, for `inbox_options` and others. The reserved parts
-    (`budgets`, `identity`) are as they stand in the file.
+    without its defaults. `settings` is all that was read, for `inbox_options` and others.
     """
 
     default_model: str | None = None
@@ -61,6 +64,7 @@ class AgentSettings:
     messages: QueueOptions = field(default_factory=QueueOptions)
     permissions: PermissionPolicy | None = None
     confirmation: ConfirmationPolicy | None = None
+    retention_limits: SessionRetentionLimits | None = None
     max_tool_rounds: int | None = None
     max_calls_per_answer: int | None = None
     max_execution_time_ms: int | None = None
@@ -70,6 +74,7 @@ class AgentSettings:
     output_max: int | None = None
     auto_compact: bool | None = None
     auto_compact_threshold: float | None = None
+    record: bool | None = None
     session_store: str | None = field(default=None, repr=False)
     on_crash: str | None = None
     environment: tuple[str, ...] | None = None
@@ -82,28 +87,39 @@ class AgentSettings:
     max_subagents: int | None = None
     max_parallel_tasks: int | None = None
     max_subagent_depth: int | None = None
-    budgets: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    identity: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    budgets: tuple[Budget, ...] = ()
+    identity: Identity = field(default_factory=Identity)
     settings: Settings = field(default_factory=Settings, repr=False)
 
     def session_options(self) -> SessionOptions:
         """What holds for each session, unless the session says otherwise. Models, tools and stores are not in it."""
         same = ("system", "max_tool_rounds", "max_calls_per_answer", "max_execution_time_ms", "tool_timeout_ms")
         more = ("output_max", "auto_compact", "auto_compact_threshold", "on_crash", "planning", "max_plan_steps")
-        last = ("subagents", "max_subagents", "max_parallel_tasks", "max_subagent_depth", "background_after_ms")
+        last = (
+            "subagents",
+            "max_subagents",
+            "max_parallel_tasks",
+            "max_subagent_depth",
+            "background_after_ms",
+            "record",
+        )
+        plain: dict[str, Any] = {name: getattr(self, name) for name in (*same, *more, *last)}
         return SessionOptions(
             tool_lanes=self.tool_lanes or None,
             tool_effects=self.tool_effects or None,
             queue_config=None if self.queue is None else self.queue.copy(),
             permission_policy=self.permissions,
             confirmation_policy=self.confirmation,
+            retention_limits=self.retention_limits,
             skill_dirs=self.skill_dirs or None,
             agent_dirs=self.agent_dirs or None,
             background_tools=self.background_tools or None,
             mcp_servers=self.mcp_servers or None,
+            budgets=self.budgets or None,
             mode=self.messages.mode,
             messages=None if self.messages.is_empty else self.messages,
-            **{name: getattr(self, name) for name in (*same, *more, *last)},
+            **plain,
+            **dict[str, Any](self.identity.labels),
         )
 
 
@@ -137,7 +153,11 @@ def agent_settings(effective: Effective) -> AgentSettings:
     given["messages"] = _messages(effective)
     given["permissions"] = _policy(effective, "permissions", PermissionPolicy)
     given["confirmation"] = _policy(effective, "confirmation", ConfirmationPolicy)
+    kept = _kept(settings.retention_limits)
+    given["retention_limits"] = replace(SessionRetentionLimits.usual(), **kept) if kept else None
     given["mcp_servers"] = {name: McpServerConfig(**_kept(each)) for name, each in settings.mcp_servers.items()}
+    given["identity"] = Identity(**_kept(settings.identity))
+    given["budgets"] = tuple(budget_of(name, _kept(each)) for name, each in settings.budgets.items())
     return AgentSettings(**given, settings=settings)
 
 

@@ -30,6 +30,7 @@ __all__ = (
     "PermissionsBlock",
     "ProviderBlock",
     "RateBlock",
+    "RetentionLimitsBlock",
     "RetryBlock",
 )
 
@@ -45,6 +46,7 @@ DIRS: Final = Several(item=Text(least=1, most=4096))
 RULES: Final = Several(item=RuleText(), most=10_000)
 LABELS: Final = Several(item=LabelText(), most=LABELS_MAX)
 TOKENS: Final = Whole(least=1, most=1_000_000_000)
+KEPT: Final = Whole(least=0, most=1_000_000_000)
 PRICE: Final = Number(least=0, most=1_000_000)
 LISTED: Final = "what the price list says"
 
@@ -114,6 +116,24 @@ class ProviderBlock:
     models: Annotated[Mapping[str, ModelBlock], Sub(says="Its models, by their id.", names="model")] = field(
         default_factory=dict
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLimitsBlock:
+    """How much a session keeps in memory of what is over, the oldest going first. A store keeps more."""
+
+    max_runs_retained: Annotated[
+        int | None, Setting(kind=KEPT, says="How many runs, with their rounds.", unset="1,000")
+    ] = None
+    max_events_per_run: Annotated[
+        int | None, Setting(kind=KEPT, says="How many events of a run, for those who come late.", unset="100,000")
+    ] = None
+    max_trace_events: Annotated[
+        int | None, Setting(kind=KEPT, says="How many events `trace_events` has.", unset="10,000")
+    ] = None
+    max_terminal_subagent_tasks: Annotated[
+        int | None, Setting(kind=KEPT, says="How many ends of sub-agents.", unset="100")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

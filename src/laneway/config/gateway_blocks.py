@@ -13,6 +13,7 @@ from laneway.config.declaring import (
     MS,
     SOME_MS,
     Setting,
+    Sub,
     always,
     from_folder,
     store_from_folder,
@@ -20,12 +21,26 @@ from laneway.config.declaring import (
 )
 from laneway.config.kinds import Flag, Several, Text, Tree, Whole, word_of
 
-__all__ = ("GatewayBlock",)
+__all__ = ("GatewayBlock", "RetentionBlock")
 
 HOSTS: Final = Several(item=Text(least=1, most=512), most=1_000)
 ORIGINS: Final = Several(item=Text(begins=("http://", "https://"), most=512), most=1_000)
 FILE: Final = Text(most=4096)
 MANY: Final = Whole(least=1, most=1_000_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionBlock:
+    """How much history stays on disk, in each session. What is live, unknown, dead or still heard never goes."""
+
+    max_age_ms: Annotated[
+        int | None, Setting(kind=MS, says="How old what has happened may become.", unset="any age")
+    ] = None
+    max_runs: Annotated[
+        int | None,
+        Setting(kind=Whole(least=1, most=1_000_000_000), says="How many runs a session keeps.", unset="all"),
+    ] = None
+    every_ms: Annotated[int, Setting(kind=SOME_MS, says="How often it is looked for what may go.")] = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +84,14 @@ class GatewayBlock:
         1_000
     )
     sessions_max: Annotated[int, Setting(kind=MANY, says="How many idle sessions are held in memory.")] = 4_096
+    passivate_after_ms: Annotated[
+        int | None,
+        Setting(
+            kind=SOME_MS,
+            says="After how long without work a session leaves memory; its next message brings it back.",
+            unset="never",
+        ),
+    ] = None
     waiting_max: Annotated[
         int, Setting(kind=MANY, says="How many messages may wait in all before new ones are refused.")
     ] = 100_000
@@ -96,6 +119,9 @@ class GatewayBlock:
     log_level: Annotated[
         str, Setting(kind=word_of("debug", "info", "warning", "error"), says="From which level on lines are written.")
     ] = "warning"
+    retention: Annotated[RetentionBlock, Sub(says="How much history stays on disk.")] = field(
+        default_factory=RetentionBlock
+    )
     channels: Annotated[
         Mapping[str, Mapping[str, Any]],
         Setting(

@@ -26,7 +26,7 @@ from laneway.options import SESSION_LANES
 __all__ = ("PREFIX", "SKIPPED", "read_environment", "read_overrides", "variable_of")
 
 PREFIX: Final = "LANEWAY_"
-SKIPPED: Final = frozenset({"name", "description", "system", "environment", "identity"})
+SKIPPED: Final = frozenset({"name", "description", "system", "environment"})
 """What belongs to one workspace alone; `LANEWAY_NAME` would be too easily set by accident, `LANEWAY_SYSTEM` too."""
 
 KNOWN_NAMES: Final = {"lane": ("main", "subagent", "cron"), SESSION_LANE: SESSION_LANES}

@@ -36,9 +36,11 @@ from laneway.config.agent_blocks import (
     PermissionsBlock,
     ProviderBlock,
     RateBlock,
+    RetentionLimitsBlock,
     RetryBlock,
 )
 from laneway.config.agent_kinds import ModelName
+from laneway.config.budget_blocks import BudgetBlock
 from laneway.config.declaring import (
     MS,
     SOME_MS,
@@ -52,7 +54,8 @@ from laneway.config.declaring import (
 )
 from laneway.config.gate_blocks import ConfirmationBlock, McpBlock
 from laneway.config.gateway_blocks import GatewayBlock
-from laneway.config.kinds import Choice, Flag, Number, Text, Tree, Whole, word_of
+from laneway.config.identity_blocks import IdentityBlock
+from laneway.config.kinds import Choice, Flag, Number, Text, Whole, word_of
 from laneway.mail import CAP_MAX, Drop, Mode, OnCrash
 from laneway.options import SESSION_LANES
 from laneway.records import CONCURRENCY_MAX, Effect
@@ -94,7 +97,6 @@ MODE: Final = Choice(
 DROP: Final = Choice(words=Drop, parse=Drop.parse, aliases=("oldest", "newest", "summary", "summarise"))
 ON_CRASH: Final = Choice(words=_CRASHES, parse=_on_crash)
 INHERITED: Final = "what the queue says"
-RESERVED: Final = "Reserved: kept, and of no effect yet."
 
 
 def _lanes() -> Mapping[str, LaneBlock]:
@@ -332,6 +334,10 @@ class Settings:
             kind=Number(least=0.05, most=1), says="At which share of the model's context that happens.", unset="0.8"
         ),
     ] = None
+    record: Annotated[
+        bool | None,
+        Setting(kind=Flag(), says="Whether runs are written down, to be replayed to the same bytes.", unset="`false`"),
+    ] = None
     session_store: Annotated[
         str | None,
         Setting(
@@ -397,11 +403,11 @@ class Settings:
         int | None,
         Setting(kind=Whole(least=0, most=100), says="How deep sub-agents may have sub-agents; 0: none.", unset="3"),
     ] = None
-    budgets: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
-        default=None, repr=False
+    budgets: Annotated[Mapping[str, BudgetBlock], Sub(says="What may be spent on models.", names="budget")] = field(
+        default_factory=dict
     )
-    identity: Annotated[Mapping[str, Any] | None, Setting(kind=Tree(), says=RESERVED, unset="none")] = field(
-        default=None, repr=False
+    identity: Annotated[IdentityBlock, Sub(says="To whom the sessions are attributed.")] = field(
+        default_factory=IdentityBlock
     )
     tool_lanes: Annotated[
         Mapping[str, str], Setting(kind=TOOL_LANE, says="The lane in which a tool runs.", names="tool")
@@ -421,6 +427,9 @@ class Settings:
     confirmation: Annotated[ConfirmationBlock, Sub(says="Who is asked about calls that somebody has to approve.")] = (
         field(default_factory=ConfirmationBlock)
     )
+    retention_limits: Annotated[
+        RetentionLimitsBlock, Sub(says="How much a session keeps in memory of what is over.")
+    ] = field(default_factory=RetentionLimitsBlock)
     mcp_servers: Annotated[Mapping[str, McpBlock], Sub(says="Servers of tools that speak MCP.", names="server")] = (
         field(default_factory=dict)
     )

@@ -6,14 +6,18 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from laneway.config.budget_blocks import budget_of
 from laneway.config.origins import UNREAD, Assignment, Origin, Written
 from laneway.config.problems import Problem
 from laneway.config.shape import Path
+from laneway.errors import ConfigError
+from laneway.spending import BudgetScope
 
 __all__ = ("missing_folders", "together")
 
 Found = Mapping[Path, Assignment]
 FOLDERS: Final = ("skill_dirs", "agent_dirs", "cwd")
+SCOPES: Final = f"one of {', '.join(BudgetScope)}"
 
 
 def together(found: Found, written: Mapping[Path, Written], refused: Found | None = None) -> list[Problem]:
@@ -32,6 +36,7 @@ def together(found: Found, written: Mapping[Path, Written], refused: Found | Non
             *_prices(found, home),
             *_escalation(found, home),
             *_servers(found, written, home),
+            *_budgets(found, written, home),
         )
     ]
 
@@ -73,19 +78,39 @@ def _escalation(found: Found, home: Path) -> Iterator[Problem]:
 
 def _servers(found: Found, written: Mapping[Path, Written], home: Path) -> Iterator[Problem]:
     """A server has either a command or a url."""
-    depth = len(home) + 2
-    origins = [(path, each.origin) for path, each in written.items()]
-    origins += [(path, each.origin) for path, each in found.items()]
-    named: dict[Path, Origin] = {}
-    for path, origin in origins:
-        if path[: depth - 1] == (*home, "mcp_servers") and len(path) >= depth:
-            named.setdefault(path[:depth], origin)
-    for block, origin in named.items():
+    for block, origin in _named(found, written, (*home, "mcp_servers")).items():
         command, url = (*block, "command"), (*block, "url")
         if _is_set(found, command) and _is_set(found, url):
             yield _problem(found[url].origin, url, f"{'.'.join(block)} has a command and a url", "keep one of them")
         elif not _is_set(found, command) and not _is_set(found, url):
             yield _problem(origin, command, f"{'.'.join(block)} needs a command or a url")
+
+
+def _budgets(found: Found, written: Mapping[Path, Written], home: Path) -> Iterator[Problem]:
+    """A budget says whose and how much, and what it says fits together."""
+    for block, origin in _named(found, written, (*home, "budgets")).items():
+        said = {path[-1]: each for path, each in found.items() if path[:-1] == block}
+        if any(each.value is UNREAD for each in said.values()):
+            continue
+        if not _is_set(found, (*block, "scope")):
+            yield _problem(origin, (*block, "scope"), f"{'.'.join(block)} needs a scope", SCOPES)
+            continue
+        try:
+            budget_of(block[-1], {name: each.value for name, each in said.items()})
+        except ConfigError as error:
+            yield _problem(origin, block, error.message, error.hint)
+
+
+def _named(found: Found, written: Mapping[Path, Written], place: Path) -> dict[Path, Origin]:
+    """The blocks below a place, by the names that a file gives them, and where each begins."""
+    depth = len(place) + 1
+    origins = [(path, each.origin) for path, each in written.items()]
+    origins += [(path, each.origin) for path, each in found.items()]
+    named: dict[Path, Origin] = {}
+    for path, origin in origins:
+        if path[: depth - 1] == place and len(path) >= depth:
+            named.setdefault(path[:depth], origin)
+    return named
 
 
 def missing_folders(found: Found) -> list[Problem]:

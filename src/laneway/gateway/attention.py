@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from laneway.agent.subagents import is_child_id
+from laneway.agent.subagents import is_child_id, root_of
 from laneway.external import TaskState
 from laneway.gateway.lookup import sees_shared
 from laneway.kernel.explain import lane_stats
@@ -82,7 +82,7 @@ async def cares_of(gateway: Gateway, caller: Caller, workspaces: Sequence[Worksp
         troubles = await gateway.store.history.troubles(caller.tenant, workspace.name, limit=COUNTED_MAX)
         found["ledger"] += map(_of_call, troubles.unknown[:SHOWN_MAX])  # what is only counted is not decoded
         found["dead_letters"] += [*_dead_calls(workspace, caller), *map(_of_letter, troubles.dead[:SHOWN_MAX])]
-        found["runs"] += _broken(troubles.broken, since)
+        found["runs"] += _broken(workspace, troubles.broken, since)
         hidden["ledger"] += len(troubles.unknown[SHOWN_MAX:])
         hidden["dead_letters"] += len(troubles.dead[SHOWN_MAX:])
         kept = {"ledger": len(troubles.unknown), "dead_letters": len(troubles.dead), "runs": len(troubles.broken)}
@@ -180,12 +180,16 @@ def _of_task(entry: TaskEntry, why: str) -> Care:
     )
 
 
-def _broken(rows: Sequence[StateRow], since_ms: int) -> Iterable[Care]:
-    """Runs that did not come to their end lately; those of sub-agents are their parent's care."""
+def _broken(workspace: Workspace, rows: Sequence[StateRow], since_ms: int) -> Iterable[Care]:
+    """Runs that did not come to their end lately; those of sub-agents are their parent's care.
+
+    A run of a session at rest is none of them: it goes on by itself.
+    """
     for row in rows:
         body: dict[str, Any] = json.loads(row.body)
         ended = body.get("ended_ms") or 0
-        if ended >= since_ms and not is_child_id(row.session):
+        rests = workspace.rest.holds(workspace.owner(row.tenant, row.session), body.get("messages", ()))
+        if ended >= since_ms and not is_child_id(row.session) and not rests:
             yield Care(
                 id=row.id,
                 title=row.state,
@@ -336,6 +340,7 @@ def _count_waiting(workspace: Workspace, box: Mailbox, groups: dict[tuple[str, s
     """Say of each message of a session what it waits for; of those far behind, what the first of them does."""
     engine = workspace.inbox.engine
     is_unattended = engine.is_unattended(box.owner)
+    rests = workspace.rest.words((box.owner.tenant, root_of(box.owner.session)))
     seen: dict[tuple[str, str], int] = {}
     looked = 0
     head: tuple[str, str] | None = None
@@ -346,6 +351,7 @@ def _count_waiting(workspace: Workspace, box: Mailbox, groups: dict[tuple[str, s
             continue
         looked += 1
         why = _why(box, item, is_unattended=is_unattended)
+        why = ("rests", "") if why[0] == "opening" and rests else why
         head = head or (why if why[0] not in ("held", "steer") else None)
         seen[why] = seen.get(why, 0) + 1
     rest = box.waiting - looked
@@ -358,9 +364,13 @@ def _count_waiting(workspace: Workspace, box: Mailbox, groups: dict[tuple[str, s
             words = WORDS[why_]
             if why_ == "slot":
                 words = engine.slot_reason(box.owner) or f"waits for a slot of lane {lane!r}"
+            elif why_ == "rests":
+                words = rests
             elif why_ == "setup":
                 words = f"its turn could not be begun: {_short(box.setup_error)}"
             group = groups[why_, lane] = Group(why=why_, words=words, lane=lane)
+        elif why_ == "rests" and group.words != rests:
+            group.words = WORDS[why_]
         group.count += count
         group.sessions += 1
         if len(group.examples) < EXAMPLES_MAX:
@@ -375,6 +385,7 @@ WORDS: Final = {
     "setup": "its turn could not be begun",
     "slot": "waits for a slot",
     "opening": "its session is being opened",
+    "rests": "its session rests, and says itself what it waits for",
     "quiet": "waits for a quiet moment: more may come",
     "order": "others are before it",
 }

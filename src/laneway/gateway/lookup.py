@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from laneway.agent.subagents import root_of
 from laneway.errors import NotFoundError, PermissionDeniedError, UnknownTaskError
+from laneway.gateway.labels import has_labels
 from laneway.kernel.ledger import INTENT, LedgerEntry, decode_entry
 from laneway.kernel.mailbox import decode_approval
 from laneway.runtime.envelope import check_key
@@ -28,6 +29,7 @@ __all__ = (
     "find_session",
     "find_task",
     "in_family",
+    "rest_of",
     "run_now",
     "sees_shared",
 )
@@ -36,7 +38,7 @@ APPROVAL: Final = "approval"
 
 
 async def find_session(workspace: Workspace, caller: Caller, key: str) -> Owner:
-    """Whose rows those of a session are; refuses one that nobody has ever sent anything."""
+    """Whose rows those of a session are; refuses one that nobody has ever sent anything or said whose it is."""
     owner = workspace.owner(caller.tenant, check_key(key, "session key"))
     engine = workspace.inbox.engine
     if owner in engine.kernel.boxes or owner in engine.kernel.sessions:
@@ -44,6 +46,8 @@ async def find_session(workspace: Workspace, caller: Caller, key: str) -> Owner:
     if workspace.inbox.schedules(key, tenant=caller.tenant):
         return owner
     if await engine.store.history.messages(owner, limit=1):
+        return owner
+    if await has_labels(workspace, owner):
         return owner
     raise NotFoundError(what="session", name=key, hint="a session begins with its first message")
 
@@ -59,6 +63,14 @@ def run_now(workspace: Workspace, owner: Owner, run_id: str | None) -> str:
     session = workspace.host.sessions.get((owner.tenant, owner.session))
     now = None if session is None else session.current_run()
     return session.explain() if session is not None and now is not None and now.run_id == run_id else ""
+
+
+def rest_of(workspace: Workspace, row: StateRow) -> str:
+    """What a run waits for that was cut because its session left memory; empty if it does not go on by itself."""
+    owner, rest = workspace.owner(row.tenant, row.session), workspace.rest
+    if not rest.holds(owner, json.loads(row.body).get("messages", ())):
+        return ""
+    return rest.words((row.tenant, root_of(row.session)))
 
 
 def in_family(key: str, root: str) -> bool:

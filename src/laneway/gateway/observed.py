@@ -20,7 +20,7 @@ from laneway.events import Event, TurnStarted
 from laneway.mail import Receipt, trace_of
 from laneway.telemetry.context import REQUEST_ID, TRACE
 from laneway.telemetry.logs import QueueLog
-from laneway.telemetry.metrics import Metrics, Moment, lane_label, task_lane
+from laneway.telemetry.metrics import OTHER, Metrics, Moment, lane_label, task_lane
 from laneway.telemetry.tracing import Tracing, open_tracing
 
 if TYPE_CHECKING:
@@ -162,6 +162,9 @@ class Observer:
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         for workspace in self._gateway.workspaces.values():
+            moment.runs_parked += workspace.host.budgets.parked + workspace.rest.parked
+            for _, count in workspace.host.budgets.counts():
+                moment.add_budget(OTHER if count.budget.tenant is not None else count.budget.name, count.share)
             moment.sessions_open += len(workspace.live_sessions())
             moment.leases_lost += _has_lost_its_store(workspace)
             for number, entry in enumerate(list(workspace.host.desk.board.live.values()), 1):

@@ -74,7 +74,8 @@ def problem(
         body["hint"] = hint
     for name, value in facts.items():
         if name not in body and isinstance(value, PLAIN):
-            body[name] = value
+            is_no_json = isinstance(value, float) and not math.isfinite(value)
+            body[name] = str(value) if is_no_json else value
     text = json.dumps(body, ensure_ascii=False, allow_nan=False, default=str)
     return Problem(text.encode("utf-8", "backslashreplace"), status_code=status, headers=dict(headers or {}))
 

@@ -84,6 +84,12 @@ class Recency:
         if event.event_type not in QUIET and (owner.tenant in self._books or owner.tenant in self._meanwhile):
             self._note(owner.tenant, owner.session, 0, self._wall_ms())
 
+    def forget(self, tenant: str, key: str) -> None:
+        """A session was deleted."""
+        book = self._books.get(tenant)
+        if book is not None:
+            book.sessions.pop(key, None)
+
     def _note(self, tenant: str, key: str, number: int, at_ms: int) -> None:
         book = self._books.get(tenant)
         if book is not None:

@@ -25,6 +25,7 @@ from laneway.gateway.access import Caller, Scope
 from laneway.gateway.admission import Admission
 from laneway.gateway.audit import Audit
 from laneway.gateway.observed import Observer
+from laneway.gateway.pruning import Pruning
 from laneway.gateway.rates import Rates
 from laneway.gateway.settings import GatewaySettings, WorkspaceSpec
 from laneway.gateway.tokens import GATEWAY, TokenBook
@@ -83,6 +84,7 @@ class Gateway:
                 hall=self.hall,
                 env=self.env,
                 sessions_max=settings.sessions_max,
+                passivate_after_ms=settings.passivate_after_ms,
                 close_timeout_ms=settings.drain_ms,
                 environ=os.environ if environ is None else environ,
             )
@@ -100,6 +102,7 @@ class Gateway:
         self.letter_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Of the dead letters that somebody changes at this moment, and of the calls that somebody settles."""
         self.observer = Observer(self, os.environ if environ is None else environ)
+        self.pruning = Pruning(self)
         self.traffic = Traffic(self)
         self.traffic.hub.counts = self.tokens.counts
         self._probe: asyncio.Task[str] | None = None
@@ -127,6 +130,7 @@ class Gateway:
             await self.store.close()
             raise
         self.traffic.open()
+        self.pruning.open()
         self.is_open = True
         return self
 
@@ -157,7 +161,7 @@ class Gateway:
         if self._probe is not None:
             await asyncio.wait({self._probe})  # it has a deadline
         problems: list[Exception] = []
-        parts: list[Any] = [*self.workspaces.values(), self.lanes, self.store, self.observer]
+        parts: list[Any] = [self.pruning, *self.workspaces.values(), self.lanes, self.store, self.observer]
         for each in parts:
             try:
                 await each.close()

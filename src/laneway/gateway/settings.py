@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laneway.checked import is_loopback
+from laneway.config.gateway_blocks import RetentionBlock
 
 if TYPE_CHECKING:
     from laneway.config import AgentSettings, Effective
@@ -33,6 +34,7 @@ class GatewaySettings:
     heartbeat_ms: int = 15_000
     buffer_max: int = 1_000  # events that one stream may lag behind before it is cut
     sessions_max: int = 4_096  # that are held in memory while nothing happens in them
+    passivate_after_ms: int | None = None  # of rest, after which a session leaves memory
     waiting_max: int = 100_000  # messages that may wait in all, before new ones are refused
     oldest_max_ms: int | None = None  # the age of the oldest waiting message at which new ones are refused
     stalled_after_ms: int = 60_000  # work waits and nothing is started: not ready
@@ -41,6 +43,7 @@ class GatewaySettings:
     otel_endpoint: str = ""
     log_format: str = "console"
     log_level: str = "warning"
+    retention: RetentionBlock = field(default_factory=RetentionBlock)
     channels: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -124,7 +124,7 @@ class RoundsOfRun(NamedTuple):
             waits = [_wait(wait) for wait in clock.waits]
             retries = sum(1 for wait in clock.waits if wait.kind == "retry")
             facts: dict[str, Any] = {"asked_ms": clock.asked_ms, "waits": waits, "retries": retries}
-            told.append(RoundTold(number=clock.number, state="asking", **facts))
+            told.append(RoundTold(number=clock.number, state="asking", was_asked=clock.is_sent, **facts))
         return told
 
     def plan(self) -> list[PlanStepTold]:
@@ -192,6 +192,7 @@ def _round(one: Round, entries: Mapping[str, LedgerEntry], whys: Mapping[str, st
     return RoundTold(
         number=one.number,
         state=one.state.value,
+        was_asked=one.was_asked,
         asked_ms=one.asked_ms or None,
         answered_ms=one.at_ms or None,
         waits=[_wait(wait) for wait in one.waits],

@@ -29,7 +29,7 @@ class WaitTold(View):
     kind: str = Field(
         description="`run`: another run of its session; `lane`: a slot; `held`: somebody set it aside; `boundary`: the "
         "next safe point of a run; `limit`: a provider takes no calls; `retry`: the model failed; `paused`: its "
-        "session was; `compacting`: the conversation was summarised."
+        "session was; `compacting`: the conversation was summarised; `budget`: a budget is used up."
     )
     reason: str = ""
     began_ms: int
@@ -74,6 +74,7 @@ class RoundTold(View):
 
     number: int
     state: str = Field(description="`asking`: the model has not answered yet.")
+    was_asked: bool = Field(default=True, description="False: it has only waited so far, and the model was not asked.")
     asked_ms: int | None = None
     answered_ms: int | None = None
     waits: list[WaitTold] = Field(default_factory=list)
@@ -144,11 +145,15 @@ class RunTale(View):
 
     run: RunView
     now: str = Field(default="", description="What it waits for at this moment.")
+    rests: str = Field(
+        default="", description="Its session has left memory: what it waits for, and what brings it back."
+    )
     is_over: bool
     can_resume: bool = Field(description="It was cut off, and `resume` goes on with it.")
     resumed_from: str | None = None
     resumed_by: str | None = Field(default=None, description="The run that has gone on with it.")
     parent_session: str | None = Field(default=None, description="The session whose sub-agent it is the run of.")
+    identity: dict[str, str] = Field(default_factory=dict, description="The labels that its session has now.")
     messages: list[MessageTold]
     rounds: list[RoundTold]
     rounds_before: int = Field(default=0, description="Older rounds that are left out.")

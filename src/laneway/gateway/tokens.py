@@ -216,7 +216,7 @@ class TokenBook:
             check_key(tenant, "tenant")
         if expires_ms is not None and expires_ms <= now:
             raise ConfigError("a token that has expired already is of no use", setting="expires", value=expires_ms)
-        if len(check_key(name, "name of a token")) > NAME_MAX:
+        if len(check_key(name, "name of a token", dots=True)) > NAME_MAX:
             raise ConfigError(f"the name of a token has at most {NAME_MAX} characters", setting="name")
         token_id = secrets.token_hex(6)
         secret = f"{PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
@@ -298,7 +298,7 @@ def _decoded(row: StateRow) -> Token:
         scopes = tuple(Scope(each) for each in body["scopes"] if each in known)  # a later version may know more
         return Token(
             id=row.id,
-            name=check_key(body["name"], "name"),
+            name=check_key(body["name"], "name", dots=True),
             scopes=scopes,
             has_more=len(scopes) < len(body["scopes"]),
             tenant=ALL_TENANTS if body["tenant"] == ALL_TENANTS else check_key(body["tenant"], "tenant"),

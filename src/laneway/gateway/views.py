@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
+from laneway.agent.replays import how_ended
 from laneway.errors import InvalidMessageError
 from laneway.gateway.problems import PROBLEM_JSON, TITLES
 from laneway.kernel.ledger import LedgerEntry
@@ -24,7 +25,6 @@ from laneway.mail import (
     Receipt,
     Schedule,
     StoryStep,
-    TurnState,
 )
 from laneway.mail import Final as Ended
 from laneway.options import LaneHandlerConfig
@@ -445,7 +445,7 @@ def run_facts(row: StateRow, state: str = "") -> dict[str, Any]:
         "session_key": row.session,
         "workspace": row.workspace,
         "state": now,
-        "reason": "it answered" if now == TurnState.SUCCEEDED else body.get("reason") or "",
+        "reason": how_ended(row)[0] if now == row.state else body.get("reason") or "",
         "messages": body.get("messages", []),
         "steered": body.get("injected", []),
         "answer": body.get("answer"),

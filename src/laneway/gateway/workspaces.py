@@ -1,7 +1,8 @@
 """A workspace: a folder, the agent that works there, and its sessions, which are opened when they have something to do.
 
 A session is opened when a message has come for it, or when somebody asks about its runs. At most `sessions_max` are
-held in memory: beyond that the ones that have been idle longest are closed, and opened again when they are needed.
+held in memory: beyond that the ones that have been idle longest are closed, and opened again when they are needed. It
+may leave before that, when somebody asks for it or after a time of rest: `resting` is about those.
 """
 
 from __future__ import annotations
@@ -14,22 +15,26 @@ import os
 from collections import Counter, OrderedDict
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from laneway.agent.agent import AsyncAgent
+from laneway.agent.budgeting import check_budgets
 from laneway.agent.files import arguments_of
 from laneway.agent.host import Host
 from laneway.agent.subagents import root_of
 from laneway.config import inbox_options, lane_configs
 from laneway.config.files import WORKSPACE_FILES
-from laneway.errors import LanewayError, NotFoundError, UnavailableError, describe
+from laneway.errors import ClosedError, LanewayError, NotFoundError, UnavailableError, describe
 from laneway.gateway.hub import Hub
 from laneway.gateway.recency import Recency
+from laneway.gateway.resting import Key, Rest
 from laneway.gateway.tool_lanes import ToolLanes
 from laneway.rows import Owner
+from laneway.runtime.archive import import_into
+from laneway.runtime.erasing import delete_session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from laneway.agent.session import AsyncSession
     from laneway.agent_events import AgentEvent
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from laneway.ports import Store
     from laneway.records import LaneConfig
     from laneway.runtime.task_hall import TaskHall
+    from laneway.spending import Budget
     from laneway.system import HostEnv
 
 __all__ = ("Workspace", "fair")
@@ -60,6 +66,7 @@ class Workspace:
         hall: TaskHall,
         env: HostEnv,
         sessions_max: int,
+        passivate_after_ms: int | None = None,
         close_timeout_ms: int,
         environ: Mapping[str, str],
     ) -> None:
@@ -77,6 +84,7 @@ class Workspace:
         self.recency = Recency(lambda tenant: store.history.last_events(tenant, spec.name), env.clock.wall_ms)
         self.tool_lanes = ToolLanes()
         given = arguments_of(spec.agent, environ)
+        given.pop("tenant_id", None)  # whose a session is, the token of its caller says
         given.update(messages=None, mode=None, session_store=store)  # the inbox of the host goes by these
         if spec.model is not None:
             given["model"] = spec.model
@@ -86,7 +94,12 @@ class Workspace:
         self._used: Counter[tuple[str, str]] = Counter()  # by how many
         self._opening: dict[tuple[str, str], asyncio.Task[AsyncSession]] = {}
         self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._leaving: dict[Key, AsyncSession] = {}
+        self._close_timeout_ms = close_timeout_ms
+        self.labelling = asyncio.Lock()
+        """Held by whoever changes the labels of a session: one after the other."""
         self._later: set[asyncio.TimerHandle] = set()
+        self.rest = Rest(self, env.clock, passivate_after_ms)
         self._context = copy_context()
         self._now = env.clock.monotonic_ms
         self._wall = env.clock.wall_ms
@@ -113,17 +126,37 @@ class Workspace:
         self.opened_at, self.opened_ms = self._now(), self._wall()
         engine.listen(self.hub.on_mail_event)
         engine.listen(self.recency.on_mail_event)
-        engine.on_unattended = self._wake
+        engine.on_unattended = self.wake
+        self.rest.open()
         engine.compact = self._compact
+        budgets = cast("tuple[Budget, ...]", self.agent.options.budgets or ())  # the options have made them so
+        self.check_budgets(budgets)
         self.host.guests.add(self)
         try:
             await self.host.open()
         except BaseException:
             self.host.guests.discard(self)
             raise
+        self.host.budgets.adopt(budgets)
+        self._say_cleared(budgets)
         for owner in list(engine.kernel.boxes):
             if self._is_owed(owner):
-                self._wake(owner)
+                self.wake(owner)
+
+    def _say_cleared(self, budgets: Iterable[Budget]) -> None:
+        """A budget that was cleared while an earlier server ran limits nobody, whatever the configuration says."""
+        for each in budgets:
+            if each.key not in self.host.budgets.budgets.rules:
+                _log.warning(
+                    "budget %r of the configuration stays away: it was cleared; `laneway budget set` brings it back",
+                    each.name,
+                )
+
+    def check_budgets(self, budgets: Iterable[Budget]) -> None:
+        """Refuse budgets in money for a model whose price nobody knows."""
+        agent = self.agent
+        for each in budgets:
+            check_budgets((each,), agent._model(agent.options.model), agent._model)  # noqa: SLF001 - its own agent
 
     def _is_owed(self, owner: Owner) -> bool:
         """Whether a session has a call in the background whose end nobody can tell but the session itself."""
@@ -146,9 +179,12 @@ class Workspace:
         self._is_closed = True
         for timer in self._later:
             timer.cancel()
+        self.rest.close()
         self.hub.close()
         for task in list(self._opening.values()):
             task.cancel()
+        for session in self._leaving.values():
+            session.hurry(self._close_timeout_ms)
         await asyncio.gather(*self._opening.values(), *self._closing.values(), return_exceptions=True)
         try:
             await self.agent.close()
@@ -176,6 +212,7 @@ class Workspace:
         session = self._sessions.get((tenant, root))
         if session is None:
             self._check_open()
+            self.inbox.engine.check_doomed(self.owner(tenant, root))
             task = self._opening.get((tenant, root)) or self._open_soon((tenant, root))
             try:
                 session = await asyncio.shield(task)
@@ -198,13 +235,74 @@ class Workspace:
         """An open session that stays in memory as long as somebody uses it."""
         name = (tenant, root_of(key))
         self._used[name] += 1
+        session: AsyncSession | None = None
         try:
-            yield await self.session(tenant, key)
+            session = await self.session(tenant, key)
+            yield session
+        except ClosedError as error:
+            if session is None or self._sessions.get(name) is session or self._is_closed:
+                raise
+            raise UnavailableError(f"session {key!r} was leaving memory", hint="ask again: that opens it") from error
         finally:
             self._used[name] -= 1
             if not self._used[name]:
                 del self._used[name]
+                self.rest.touch(name)
                 self._make_room()
+
+    async def delete(self, tenant: str, key: str, *, actor: str) -> int:
+        """Erase everything about a session; what runs in it is ended first. How many rows there were."""
+        owner, name = self.owner(tenant, key), (tenant, key)
+        gone = await delete_session(self.inbox.engine, owner, actor=actor, let_go=functools.partial(self._let_go, name))
+        self.recency.forget(tenant, key)
+        self.unopened.pop(name, None)
+        return gone
+
+    async def take_in(self, owner: Owner, lines: Iterable[bytes]) -> None:
+        """Write the rows of a file, which was checked, as those of a new session, and go on with it."""
+        let_go = functools.partial(self._let_go, (owner.tenant, owner.session))
+        await import_into(self.inbox.engine, lines, owner, let_go=let_go)
+
+    async def _let_go(self, name: Key) -> None:
+        """Have a session that takes no more messages leave memory."""
+        opening = self._opening.get(name)
+        if opening is not None:
+            await asyncio.gather(asyncio.shield(opening), return_exceptions=True)
+        closing = self._closing.get(name)
+        if closing is not None:
+            await asyncio.gather(asyncio.shield(closing), return_exceptions=True)
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            await self._shut(session)
+        self.rest.forget(name)
+
+    async def passivate(self, tenant: str, key: str, reason: str = "", *, deadline_ms: int | None = None) -> bool:
+        """Have a session leave memory, with all of its sub-agents; False: it was not there. Returns when it has left.
+
+        What runs in it comes to a boundary, or is cut when the deadline is over, and goes on when something comes.
+        """
+        name = (tenant, root_of(key))
+        await self.opened(name)
+        if (closing := self._closing.get(name)) is not None:
+            if deadline_ms is not None and (leaving := self._leaving.get(name)) is not None:
+                leaving.hurry(deadline_ms)
+            await asyncio.gather(asyncio.shield(closing), return_exceptions=True)
+            return True
+        session = self._sessions.get(name)
+        if session is not None:
+            await session.passivate(reason, deadline_ms=deadline_ms)
+        return session is not None
+
+    async def is_here(self, tenant: str, key: str) -> bool:
+        """Whether a session is in memory, or on its way out; one that is being opened is waited for."""
+        name = (tenant, root_of(key))
+        await self.opened(name)
+        return name in self._sessions or name in self._closing
+
+    async def opened(self, name: Key) -> None:
+        """Wait until a session that is being opened is open, or is not."""
+        if (opening := self._opening.get(name)) is not None:
+            await asyncio.wait({opening})
 
     def live_session(self, tenant: str, key: str) -> AsyncSession | None:
         """A session, if it is in memory."""
@@ -214,10 +312,14 @@ class Workspace:
         """The sessions in memory."""
         return list(self._sessions.values())
 
-    def _wake(self, owner: Owner) -> None:
+    def wake(self, owner: Owner) -> None:
         """A turn, or the end of a call, waits for its session to be opened."""
         key = (owner.tenant, root_of(owner.session))
-        if not self._is_closed and key not in self._opening and key not in self._sessions:
+        root, engine = self.owner(*key), self.inbox.engine
+        if root in engine.doomed or root in engine.kernel.unreadable:
+            return
+        known = key in self._opening or key in self._sessions or key in self.rest.leaving
+        if not self._is_closed and not known:
             self._open_soon(key)
 
     def _open_soon(self, key: tuple[str, str]) -> asyncio.Task[AsyncSession]:
@@ -246,7 +348,7 @@ class Workspace:
             self._later.discard(timer)
             owner, engine = self.owner(*key), self.inbox.engine
             if engine.is_open and (engine.is_unattended(owner) or self._is_owed(owner)):
-                self._wake(owner)
+                self.wake(owner)
             elif key not in self._opening:
                 self.unopened.pop(key, None)  # nothing waits for it any more
 
@@ -262,6 +364,7 @@ class Workspace:
         options = self.tool_lanes.options(self.agent.options.queue_config)
         session = self.agent.session(self.spec.folder, session_id=session_id, tenant_id=tenant_id, **options)
         session.relay(functools.partial(self._on_agent_event, session.owner))
+        session.on_leaving = functools.partial(self._leaves, key, session)
         try:
             await session.ready()
         except BaseException:
@@ -269,8 +372,25 @@ class Workspace:
             raise
         self.tool_lanes.pause_in(session)
         self._sessions[key] = session
+        self.rest.back(key)
+        self.rest.touch(key)
         self._make_room()
         return session
+
+    def _leaves(self, key: Key, session: AsyncSession, task: asyncio.Task[None]) -> None:
+        """A session is on its way out of memory: whoever wants it meanwhile gets another one, when it has left."""
+        if self._sessions.get(key) is session:
+            del self._sessions[key]
+        self.rest.begin(key)
+        self._closing[key] = task
+        self._leaving[key] = session
+        task.add_done_callback(functools.partial(self._left, key, session))
+
+    def _left(self, key: Key, session: AsyncSession, task: asyncio.Task[None]) -> None:
+        self._closed(key, task)
+        self._leaving.pop(key, None)
+        if self.rest.ended(key, session.awaits):
+            self.wake(self.owner(*key))
 
     def _on_agent_event(self, owner: Owner, event: AgentEvent) -> None:
         self.hub.on_agent_event(owner, event)
@@ -286,14 +406,16 @@ class Workspace:
         for key, session in list(self._sessions.items()):
             if excess <= 0:
                 break
-            if self._is_idle(session):
+            if self.is_idle(session):
                 excess -= 1
                 del self._sessions[key]
+                self.rest.forget(key)
                 task = asyncio.get_running_loop().create_task(self._shut(session), name="laneway-close-session")
                 self._closing[key] = task
                 task.add_done_callback(functools.partial(self._closed, key))
 
-    def _is_idle(self, session: AsyncSession) -> bool:
+    def is_idle(self, session: AsyncSession) -> bool:
+        """Whether nothing goes on in a session, and nobody uses it."""
         box = self.inbox.engine.kernel.boxes.get(session.owner)
         is_used = (session.owner.tenant, session.session_id) in self._used
         return not is_used and (box is None or box.is_idle) and not session.delegates.at_work()

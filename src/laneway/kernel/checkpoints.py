@@ -6,6 +6,9 @@ once, however often and in however many sessions it occurs. A blob therefore bel
 and session are empty). Nothing loads it by itself, and whoever deletes a session may delete a blob only if no other
 row names it (`blobs_of`). A blob is written with every row that names it: the same row twice is one row.
 
+An artifact is a file. Whatever names one, a result or a prompt, has its row name a blob that stands for it (`note_of`):
+so it is known which artifacts are in use, and they go as blobs do.
+
 A message of the user and the answer of a run are kept by the inbox already. Whoever gives these `texts` to `encode`
 has them kept by reference, and must give the same to `decode`.
 
@@ -31,10 +34,11 @@ What is read is held against all of this. Whatever is wrong with a row is one `S
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from laneway.dialogue import Answer, Prompt, ResultStatus, ToolCall, ToolResult, Usage
 from laneway.errors import StoreCorruptError, StoreVersionError, UnstorableError, describe
@@ -47,6 +51,7 @@ __all__ = (
     "COMPACTION",
     "ROUND",
     "Compaction",
+    "Named",
     "blobs_of",
     "check_shape",
     "decode",
@@ -54,6 +59,9 @@ __all__ = (
     "digest_of",
     "encode",
     "encode_compaction",
+    "named_in",
+    "note_of",
+    "noted_in",
     "read_body",
     "refuse",
     "round_id",
@@ -68,6 +76,8 @@ BLOB_MIN: Final = 4096
 """A text with more characters than this is a blob. Rows of more than a page of SQLite fill their pages best."""
 
 HASH_CHARS: Final = 64
+_MENTION: Final = re.compile(r"\bartifact:([0-9a-f]{64})\b")
+_NOTE: Final = re.compile(r'\{"artifact":"([0-9a-f]{64})"\}')
 
 Blobs = Callable[[str], str | None]
 """The body of the blob with that id; None if there is none."""
@@ -129,6 +139,17 @@ def digest_of(body: str) -> str:
     return sha256(body.encode()).hexdigest()
 
 
+def note_of(artifact: str) -> str:
+    """The body of the blob that stands for an artifact."""
+    return to_json({"artifact": artifact})
+
+
+def noted_in(body: str) -> str | None:
+    """The artifact that a blob stands for; None: it is a text."""
+    found = _NOTE.fullmatch(body)
+    return None if found is None else found[1]
+
+
 class _Writer:
     """Turns texts into what stands for them, and gathers the blobs."""
 
@@ -138,6 +159,7 @@ class _Writer:
         self.texts = texts
         self.bodies: dict[str, str] = {}
         self.numbers: dict[str, int] = {}
+        self.artifacts: dict[str, None] = {}
 
     def text(self, value: str, *kept_as: str) -> Any:
         for text_id in kept_as:
@@ -152,6 +174,7 @@ class _Writer:
 
     def prompt(self, prompt: Prompt, kept_as: tuple[str, ...] = ()) -> Any:
         text = self.text(prompt.text, *kept_as)
+        self.artifacts.update(dict.fromkeys(_MENTION.findall(prompt.text)))
         if prompt.role == "user" and not prompt.attachments:
             return text
         body = {"x": text, "r": prompt.role}
@@ -185,12 +208,16 @@ class _Writer:
             body["e"] = result.exit_code
         if result.artifact is not None:
             body["f"] = result.artifact
+            self.artifacts.update(dict.fromkeys(_MENTION.findall(f"artifact:{result.artifact}")))
         if result.name != call.name:
             body["n"] = result.name
         return {"x": text, **body} if body else text
 
-    def body(self, facts: dict[str, Any]) -> str:
-        return to_json({"v": VERSION, **({"b": list(self.bodies)} if self.bodies else {}), **_without_empty(facts)})
+    def body(self, facts: dict[str, Any], named: tuple[str, ...] = ()) -> str:
+        notes = map(note_of, self.artifacts)
+        self.bodies.update({digest_of(note): note for note in notes})  # behind those that have numbers
+        digests = list(dict.fromkeys((*self.bodies, *named)))
+        return to_json({"v": VERSION, **({"b": digests} if digests else {}), **_without_empty(facts)})
 
     def blobs(self) -> tuple[StateRow, ...]:
         tenant = self.owner.tenant
@@ -225,7 +252,7 @@ def encode(round: Round, owner: Owner, texts: Texts = _NO_TEXTS) -> tuple[StateR
         **_times_of(round),
     }
     live = int(round.state is RoundState.ACTING)
-    row = StateRow(ROUND, round_id(round), *owner, round.seq, live, round.state.value, writer.body(facts))
+    row = StateRow(ROUND, round_id(round), *owner, round.seq, live, round.state.value, writer.body(facts, round.named))
     return row, writer.blobs()
 
 
@@ -320,10 +347,13 @@ class _Reader:
             return _parse(self._blob_body(value))
         raise _FlawError("a value is none")
 
+    def listed(self, value: object) -> list[Any]:
+        return _a(list, self.value(value), "attachments")
+
     def prompt(self, value: object) -> Prompt:
         if type(value) is not dict:
             return Prompt(text=self.text(value))
-        attachments = tuple(_a(list, self.value(value["a"]), "attachments")) if "a" in value else ()
+        attachments = tuple(self.listed(value["a"])) if "a" in value else ()
         role = _a(str, value.get("r"), "a role")
         return Prompt(text=self.text(value.get("x")), role=role, attachments=attachments)
 
@@ -416,10 +446,13 @@ class _Reader:
             artifact=_a(str, value["f"], "an artifact") if "f" in value else None,
         )
 
-    def _blob_body(self, number: int) -> str:
+    def digest(self, number: int) -> str:
         if not 0 <= number < len(self.digests):
             raise _FlawError(f"it names blob {number} of {len(self.digests)}")
-        digest = self.digests[number]
+        return self.digests[number]
+
+    def _blob_body(self, number: int) -> str:
+        digest = self.digest(number)
         body = self.blob(f"{self.tenant}:{digest}")
         if body is None:
             raise _FlawError(f"the blob {digest} is not there")
@@ -428,33 +461,97 @@ class _Reader:
         return body
 
 
+class _Surveyor(_Reader):
+    """Reads a body without what it names, and notes that."""
+
+    def __init__(self, row: StateRow, body: dict[str, Any]) -> None:
+        super().__init__(row, body, lambda _: None, _NO_TEXTS)
+        self.kept: set[str] = set()
+        self.needs: dict[str, type] = dict.fromkeys(self.digests, object)
+
+    def text(self, value: object) -> str:
+        if type(value) is int:
+            self._note(value, str)
+            return ""
+        if type(value) is list and len(value) == 1 and type(value[0]) is str:
+            self.kept.add(value[0])
+            return ""
+        return super().text(value)
+
+    def value(self, value: object) -> Any:
+        if type(value) is int:
+            self._note(value, object)
+            return None
+        return super().value(value)
+
+    def listed(self, value: object) -> list[Any]:
+        if type(value) is int:
+            self._note(value, list)
+            return []
+        return super().listed(value)
+
+    def _note(self, number: int, kind: type) -> None:
+        digest = self.digest(number)
+        known = self.needs[digest]
+        if object not in (kind, known) and kind is not known:
+            raise _FlawError(f"the blob {digest} cannot be a text and a list")
+        self.needs[digest] = known if kind is object else kind
+
+
+class Named(NamedTuple):
+    """What a row needs beside itself: hashes of blobs with what has to be in them, and ids of texts of the inbox."""
+
+    blobs: Mapping[str, type]
+    texts: Collection[str]
+
+
+def named_in(row: StateRow) -> Named:
+    """What the row of a round or a compaction needs; one that could not be read whatever that says is refused."""
+    body = read_body(row, row.kind, VERSION)
+    try:
+        surveyor = _Surveyor(row, body)
+        if row.kind == ROUND:
+            _round_of(row, surveyor)
+        else:
+            _compaction_of(row, surveyor)
+    except _FlawError as flaw:
+        refuse(row, str(flaw))
+    if surveyor.kept and row.kind == COMPACTION:
+        refuse(row, "a summary names a text of the inbox")
+    return Named(surveyor.needs, surveyor.kept)
+
+
 def decode(row: StateRow, blob: Blobs, texts: Texts = _NO_TEXTS) -> Round:
     """The round that a row was made of."""
     body = read_body(row, ROUND, VERSION)
     try:
-        run_id, number = _round_id(row.id)
-        reader = _Reader(row, body, blob, texts)
-        answer = reader.answer()
-        decoded = Round(
-            run_id=run_id,
-            number=number,
-            conversation=reader.whole("c"),
-            state=_round_state(row.state),
-            prompts=reader.prompts(),
-            messages=_texts_in(body.get("m", []), "the messages"),
-            resumed_from=_a(str, body.get("f", ""), "resumed_from"),
-            answer=answer,
-            results=reader.results(answer.calls),
-            seq=row.seq,
-            at_ms=reader.whole("t"),
-            asked_ms=reader.asked_ms(),
-            waits=reader.waits(),
-            times=reader.times(answer.calls),
-        )
+        return _round_of(row, _Reader(row, body, blob, texts))
     except _FlawError as flaw:
         refuse(row, str(flaw))
+
+
+def _round_of(row: StateRow, reader: _Reader) -> Round:
+    run_id, number = _round_id(row.id)
+    answer = reader.answer()
+    decoded = Round(
+        run_id=run_id,
+        number=number,
+        conversation=reader.whole("c"),
+        state=_round_state(row.state),
+        prompts=reader.prompts(),
+        messages=_texts_in(reader.body.get("m", []), "the messages"),
+        resumed_from=_a(str, reader.body.get("f", ""), "resumed_from"),
+        answer=answer,
+        results=reader.results(answer.calls),
+        seq=row.seq,
+        at_ms=reader.whole("t"),
+        asked_ms=reader.asked_ms(),
+        waits=reader.waits(),
+        times=reader.times(answer.calls),
+        named=reader.digests,
+    )
     if decoded.state in _WHOLE and not decoded.is_whole:
-        refuse(row, f"it is {decoded.state}, and a call has no result")
+        raise _FlawError(f"it is {decoded.state}, and a call has no result")
     return decoded
 
 
@@ -462,20 +559,23 @@ def decode_compaction(row: StateRow, blob: Blobs) -> Compaction:
     """The compaction that a row was made of."""
     body = read_body(row, COMPACTION, VERSION)
     try:
-        reader = _Reader(row, body, blob, _NO_TEXTS)
-        (summary,) = _some(1, body.get("p"), "the summary")
-        upto_seq, before, after = (_a(int, each, "a number") for each in _some(3, body.get("n"), "the numbers"))
-        return Compaction(
-            conversation=reader.whole("c"),
-            summary=reader.prompt(summary),
-            upto_seq=upto_seq,
-            before=before,
-            after=after,
-            seq=row.seq,
-            at_ms=reader.whole("t"),
-        )
+        return _compaction_of(row, _Reader(row, body, blob, _NO_TEXTS))
     except _FlawError as flaw:
         refuse(row, str(flaw))
+
+
+def _compaction_of(row: StateRow, reader: _Reader) -> Compaction:
+    (summary,) = _some(1, reader.body.get("p"), "the summary")
+    upto_seq, before, after = (_a(int, each, "a number") for each in _some(3, reader.body.get("n"), "the numbers"))
+    return Compaction(
+        conversation=reader.whole("c"),
+        summary=reader.prompt(summary),
+        upto_seq=upto_seq,
+        before=before,
+        after=after,
+        seq=row.seq,
+        at_ms=reader.whole("t"),
+    )
 
 
 def blobs_of(row: StateRow) -> tuple[str, ...]:

@@ -68,6 +68,9 @@ RETRY_DELAYS_MS = (500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000)
 CRASHES_MAX = 5
 PREVIEW = 160  # so much of a text is kept with the event that tells of it
 CLOSING = "the inbox is closing"
+LEAVING = "its session has left memory"
+PUT_OFF = frozenset({CLOSING, LEAVING})
+"""Reasons for which a turn is ended that goes on later."""
 _ANSWERS = (ApprovalState.APPROVED, ApprovalState.DENIED, ApprovalState.EXPIRED)
 DEFER_MS = 1_000
 
@@ -85,6 +88,7 @@ class Delivery:
 
     on_crash = OnCrash.REPORT
     slot_reason: Callable[[Owner], str] = staticmethod(lambda owner: "")
+    turn_reason: Callable[[Owner], str] = staticmethod(lambda owner: "")
     """Why a turn that asked for a slot has none yet: the lanes know."""
 
     def __init__(self, *, next_seq: Callable[[], int], grace_ms: int) -> None:
@@ -334,18 +338,29 @@ class Delivery:
     def cancel_turn(self, box: Mailbox, reason: str, *, now: int, wall: int, actor: str = "inbox") -> bool:
         """Ask the running turn to end; after its grace it is fenced. False: there is none, or it is ending."""
         turn = box.turn
-        if turn is None or turn.cancelled or turn.state is TurnState.DELIVERING:
+        if turn is None or turn.state is TurnState.DELIVERING:
             return False
+        if turn.cancelled:
+            return self._end_for_good(box, turn, reason, now=now, wall=wall)
         turn.cancelled = reason
         turn.fence_at = now + self.grace_ms
         self._turn_event(TurnCancelling, turn, wall, reason=reason, actor=actor)
         self._out.append(Touch(box.owner, turn))  # a restart must not run again what somebody has ended
         self._out.append(CancelTurn(box.owner, turn.id, reason))
-        if reason != CLOSING or not self.on_crash.runs_again:  # else it goes on later, and asks again
+        if reason not in PUT_OFF or not self.on_crash.runs_again:  # else it goes on later, and asks again
             cutting = box.cutting is not None and box.cutting.state in WAITING_STATES
             ended = ApprovalState.SUPERSEDED if cutting else ApprovalState.WITHDRAWN
             self._end_approvals(box, turn, ended, reason, now=now, wall=wall)
         self._arm(box, now)
+        return True
+
+    def _end_for_good(self, box: Mailbox, turn: TurnEntry, reason: str, *, now: int, wall: int) -> bool:
+        """A turn is on its way out already: one that was to go on later will not. False: nothing has changed."""
+        if turn.cancelled not in PUT_OFF or reason in PUT_OFF:
+            return False
+        turn.cancelled = reason
+        self._out.append(Touch(box.owner, turn))
+        self._end_approvals(box, turn, ApprovalState.WITHDRAWN, reason, now=now, wall=wall)
         return True
 
     def _fence(self, box: Mailbox, now: int, wall: int) -> None:
@@ -403,6 +418,7 @@ class Delivery:
     def give_back(self, turn: TurnEntry, reason: str, *, now: int, wall: int) -> None:
         """A turn ended before its handler began, or is to run again: its messages wait in their places."""
         box = self.boxes[turn.owner]
+        goes_on = self.on_crash is OnCrash.RESUME and turn.state is not TurnState.STARTING
         turn.state, turn.reason, turn.live, turn.ended_ms = TurnState.INTERRUPTED, reason, 0, wall
         box.turn = None
         self.turns.pop(turn.id, None)
@@ -415,6 +431,7 @@ class Delivery:
             item.change(Change.GIVE_BACK, reason)
             item.turn_id = ""
             item.seen_by = turn.id
+            item.begun = len(turn.items) if goes_on else item.begun
             item.set_body()
             box.count(item, 1)
             self._message_event(MessageReturned, item, wall)
@@ -536,7 +553,7 @@ class Delivery:
         """What has waited longer than it was worth ends, before anything else can begin it."""
         while box.expiries and box.expiries[0][0] <= now:
             item = heappop(box.expiries)[2]
-            if item.state in WAITING_STATES:
+            if item.state in WAITING_STATES and not item.begun:
                 self._leave(box, item)
                 self._finish(box, item, Change.EXPIRE, "it waited longer than it was worth", wall)
 
@@ -640,6 +657,8 @@ class Delivery:
             return f"it goes into {item.aim} at its next boundary"
         if turn is not None:
             told = f", which is being ended: {turn.cancelled}" if turn.cancelled else self._asked_by(box, turn, now)
+            if not told and (waits := self.turn_reason(box.owner)):
+                told = f" and waits: {waits}"
             return f"{turn.id} has run for {max(0, now - turn.began_at)} ms{told}"
         if self.closing:
             return "the inbox is closing; it runs after the next start"

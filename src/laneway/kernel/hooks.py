@@ -57,6 +57,9 @@ OBSERVERS: Final = (
     "post_planning",
     "on_rate_limit",
     "on_confirmation",
+    "budget_threshold_hit",
+    "passivation_requested",
+    "peer_invocation",
 )
 """Told of what has happened."""
 SILENT: Final = (

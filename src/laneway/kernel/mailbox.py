@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from laneway.events import SessionEvent
+from laneway.kernel.checkpoints import check_shape, refuse
 from laneway.kernel.messages import CUTTING, GATHERING, Item, TurnEntry, encode, encode_sender
 from laneway.kernel.settings import options_from_json, options_to_json
 from laneway.mail import (
@@ -188,8 +189,11 @@ class SessionEntry:
         return StateRow("session", session_id(self.owner), *self.owner, 0, 1, "open", encode(body))
 
     def read(self, body: dict[str, Any]) -> None:
-        """Take over what was stored."""
-        self.conversation = body["conversation"]
+        """Take over what was stored; what nothing can be made of is refused (`ValueError` and its like)."""
+        conversation = body.get("conversation")
+        if type(conversation) is not int or conversation < 0:
+            raise ValueError(f"conversation should be a number, and is {conversation!r:.80}")
+        self.conversation = conversation
         self.options = options_from_json(body["queue"])
 
 
@@ -252,21 +256,41 @@ class ApprovalEntry:
     def to_row(self) -> StateRow:
         """Everything about it at this moment."""
         approval = self.approval
-        body = {name: getattr(approval, name) for name in _APPROVAL_BODY}
-        body |= {name: value for name in _APPROVAL_RARE if (value := getattr(approval, name))}
+        body = {name: getattr(approval, name) for name in _APPROVAL_SHAPE}
+        body |= {name: value for name in _APPROVAL_MAYBE if (value := getattr(approval, name))}
         return StateRow("approval", approval.id, *self.owner, self.seq, self.live, approval.state.value, encode(body))
 
 
-_APPROVAL_BODY = ("turn_id", "action", "arguments", "asked_ms", "expires_ms", "reason", "answered_by")
-_APPROVAL_RARE = ("why", "call_id", "lane", "key", "approvers", "escalate_after_ms", "escalate_to", "escalated")
+_APPROVAL_SHAPE: dict[str, type] = {
+    "turn_id": str,
+    "action": str,
+    "arguments": dict,
+    "asked_ms": int,
+    "expires_ms": int,
+    "reason": str,
+    "answered_by": str,
+}
+_APPROVAL_MAYBE: dict[str, type] = {
+    "why": str,
+    "call_id": str,
+    "lane": str,
+    "key": str,
+    "approvers": list,
+    "escalate_after_ms": int,
+    "escalate_to": list,
+    "escalated": bool,
+}
 
 
 def decode_approval(row: StateRow, body: dict[str, Any]) -> Approval:
     """A stored approval."""
+    check_shape(row, body, _APPROVAL_SHAPE, _APPROVAL_MAYBE)
     facts: dict[str, Any] = dict(body)
     for name in ("approvers", "escalate_to"):
         if name in facts:
             facts[name] = tuple(facts[name])
+            if not all(type(each) is str for each in facts[name]):
+                refuse(row, f"{name} should be ids")
     return Approval(id=row.id, session_key=row.session, state=ApprovalState(row.state), **facts)
 
 
@@ -332,6 +356,8 @@ class ChildEntry:
             "sender": encode_sender(self.sender),
             "detail": self.detail,
         }
+        if self.silenced:
+            body["silenced"] = True
         if self.depth:
             body["depth"] = self.depth
         return StateRow("child", self.id, *self.owner, self.seq, self.live, self.state, encode(body))

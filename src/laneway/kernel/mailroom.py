@@ -7,10 +7,9 @@ is, and reloads a session whose rows the store refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, assert_never
 
 from laneway.errors import MessageStateError, PermissionDeniedError, UnknownMessageError
 from laneway.events import (
@@ -26,7 +25,7 @@ from laneway.events import (
     SessionStopped,
     SettingsChanged,
 )
-from laneway.kernel.delivery import CLOSING, CRASHES_MAX
+from laneway.kernel.delivery import CRASHES_MAX, PUT_OFF
 from laneway.kernel.mailbox import (
     Add,
     ApprovalEntry,
@@ -36,12 +35,12 @@ from laneway.kernel.mailbox import (
     Mailbox,
     SessionEntry,
     Touch,
-    decode_approval,
     session_id,
 )
-from laneway.kernel.messages import CUTTING, GATHERING, Change, Item, TurnEntry, decode_sender, encode
+from laneway.kernel.messages import CUTTING, GATHERING, Change, Item, TurnEntry, encode
 from laneway.kernel.reception import Reception
 from laneway.kernel.settings import options_to_json
+from laneway.kernel.stored_mail import recall
 from laneway.mail import (
     WAITING_STATES,
     Approval,
@@ -54,15 +53,17 @@ from laneway.mail import (
     PendingMessage,
     QueueOptions,
     QueueSettings,
-    Route,
     Sender,
     Stopped,
     TurnState,
 )
 from laneway.records import Priority
-from laneway.rows import EntryRow, Loaded, Owner, StateKey, StateRow
+from laneway.rows import EntryRow, Loaded, Owner, StateKey
 
 __all__ = ("Mailroom", "Rules")
+
+Running = Mapping[str, TurnEntry]
+"""Turns whose handlers live on here, by their ids."""
 
 
 class Rules(NamedTuple):
@@ -81,6 +82,8 @@ class Mailroom(Reception):
         self.debounce_idle = rules.debounce_idle
         self.on_crash = rules.on_crash
         self.to_forget: list[TurnEntry] = []  # rolled back by a process that died before it could take out their lines
+        self.unreadable: dict[Owner, str] = {}
+        """Sessions that were set aside, because nothing can be made of what is stored of them; and why."""
 
     # ---- the queue as an object ----
 
@@ -143,6 +146,9 @@ class Mailroom(Reception):
     def withdraw(self, message_id: str, reason: str, *, actor: str, now: int, wall: int) -> None:
         """Take a waiting message back."""
         box, item = self.waiting_item(message_id, "withdraw")
+        if item.begun:
+            self.end_put_off(box, reason, actor=actor, now=now, wall=wall)
+            return
         self._leave(box, item)
         self._finish(box, item, Change.WITHDRAW, reason, wall, actor=actor)
         self._consider(box, now)
@@ -229,7 +235,7 @@ class Mailroom(Reception):
         box = self.boxes.get(owner)
         if box is None:
             return 0
-        waiting = box.waiting_items()
+        waiting = [item for item in box.waiting_items() if not item.begun]  # a turn that was put off is not cleared
         for item in waiting:
             self._leave(box, item)
             self._finish(box, item, Change.WITHDRAW, reason, wall, actor=actor)
@@ -251,12 +257,12 @@ class Mailroom(Reception):
             return Stopped(0, 0, 0, 0)
         debounced = self._debounced(box, now)
         waiting = self.clear(owner, reason, actor=actor, now=now, wall=wall) - debounced
-        turns = 0
+        children = [child for child in box.children.values() if child.live]
+        turns = self.end_put_off(box, reason, now=now, wall=wall, actor=actor)
         if box.turn is not None:
             box.turn.stopped = True
             self._out.append(Touch(owner, box.turn))
-            turns = int(self.cancel_turn(box, reason, now=now, wall=wall, actor=actor))
-        children = [child for child in box.children.values() if child.live]
+            turns += int(self.cancel_turn(box, reason, now=now, wall=wall, actor=actor))
         for child in children:
             child.silenced = True  # whoever said stop is told how many there were
             self._out.append(Touch(owner, child))
@@ -440,6 +446,11 @@ class Mailroom(Reception):
         child.state, child.text = state, text
         self._out.append(Touch(child.owner, child))
 
+    def begin_child_again(self, child: ChildEntry, turn_id: str) -> None:
+        """Somebody begins it once more, as after a store that had refused its start: it has no end yet."""
+        child.state, child.text, child.turn_id = "running", "", turn_id
+        self._out.append(Touch(child.owner, child))
+
     def end_child(
         self, child: ChildEntry, state: str, note: Message | None, settings: QueueSettings, *, now: int, wall: int
     ) -> None:
@@ -481,7 +492,7 @@ class Mailroom(Reception):
         self,
         loaded: Loaded,
         *,
-        running: Mapping[str, TurnEntry],
+        running: Running,
         unbegun: Set[str] = frozenset(),
         now: int,
         wall: int,
@@ -489,27 +500,18 @@ class Mailroom(Reception):
         """Take over what the store has, and put in order at once what a crash has left: see `OnCrash`.
 
         `running` are the turns whose handlers live on here, `unbegun` those whose handler never began; both matter
-        when a session is reloaded because the store failed. Returns the turns that are attached again.
+        when a session is reloaded because the store failed. Returns the turns that are attached again. A session that
+        cannot be read is in `unreadable`, and nothing of it is loaded.
         """
+        recalled = recall(loaded, now=now, wall=wall)
+        self.unreadable.update(recalled.unreadable)
         turns: dict[str, TurnEntry] = {}
-        owners: dict[Owner, None] = {}
-        for row in loaded.states:
-            owner = Owner(row.tenant, row.workspace, row.session)
-            owners[owner] = None
-            if row.kind == "turn":
-                turns[row.id] = turn = _turn_of(row, now, wall)
-                if row.id in running:
-                    _carry_over(running[row.id], turn)
-                self._box(owner).turn = turn
-                self.turns[turn.id] = turn
-            elif row.kind == "session":
-                self._session(owner).read(json.loads(row.body))
-            elif row.kind == "child":
-                self._box(owner).children[row.id] = _child_of(row)
-            elif row.kind == "approval":
-                self._load_approval(row)
-        for message in loaded.messages:
-            item = Item.from_row(message)
+        owners = dict.fromkeys(Owner(row.tenant, row.workspace, row.session) for row in loaded.states)
+        for entry in recalled.entries:
+            self._load_entry(entry, running)
+            if isinstance(entry, TurnEntry):
+                turns[entry.id] = entry
+        for item in recalled.items:
             owners[item.owner] = None
             self._load_message(item, turns, now, wall)
         for turn in turns.values():
@@ -544,14 +546,23 @@ class Mailroom(Reception):
             self.boxes[owner] = box = Mailbox(owner)
         return box
 
-    def _load_approval(self, row: StateRow) -> None:
-        """As it was stored. Its time stands still until a turn waits for it; see also `carry_over`."""
-        entry = ApprovalEntry(
-            Owner(row.tenant, row.workspace, row.session), decode_approval(row, json.loads(row.body)), seq=row.seq
-        )
-        box = self._box(entry.owner)
-        pending = entry.approval.state is ApprovalState.PENDING
-        (box.approvals if pending else box.answers)[row.id] = entry
+    def _load_entry(self, entry: TurnEntry | SessionEntry | ChildEntry | ApprovalEntry, running: Running) -> None:
+        match entry:
+            case TurnEntry():
+                if entry.id in running:
+                    _carry_over(running[entry.id], entry)
+                self._box(entry.owner).turn = entry
+                self.turns[entry.id] = entry
+            case SessionEntry():
+                self.sessions[entry.owner] = entry
+            case ChildEntry():
+                self._box(entry.owner).children[entry.id] = entry
+            case ApprovalEntry():  # its time stands still until a turn waits for it; see also `carry_over`
+                box = self._box(entry.owner)
+                pending = entry.approval.state is ApprovalState.PENDING
+                (box.approvals if pending else box.answers)[entry.approval.id] = entry
+            case _:
+                assert_never(entry)
 
     def carry_over(self, old: Mailbox, box: Mailbox) -> None:
         """A session was loaded again while its turn lives on: the time of what it has asked goes on as before."""
@@ -601,7 +612,7 @@ class Mailroom(Reception):
             item.set_body()
         if turn.forget:
             self.to_forget.append(turn)
-        if turn.cancelled and turn.cancelled != CLOSING:
+        if turn.cancelled and turn.cancelled not in PUT_OFF:
             why = f"{turn.cancelled}; the process ended meanwhile"
             self.untell(box, turn)
             self.end(turn, TurnState.INTERRUPTED, reason=why, now=now, wall=wall)
@@ -650,36 +661,16 @@ class Mailroom(Reception):
         return box
 
 
-def _turn_of(row: StateRow, now: int, wall: int) -> TurnEntry:
-    body: dict[str, Any] = json.loads(row.body)
-    began_at = now - min(max(0, wall - body["began_ms"]), now)
-    owner = Owner(row.tenant, row.workspace, row.session)
-    turn = TurnEntry(row.id, owner, seq=row.seq, began_ms=body["began_ms"], began_at=began_at)
-    turn.state = TurnState.THINKING
-    turn.mode, turn.kind = Mode(body["mode"]), MessageKind(body["kind"])
-    turn.depth, turn.tokens, turn.conversation = body["depth"], body["tokens"], body["conversation"]
-    turn.cancelled, turn.stopped, turn.forget = body["cancelled"], body["stopped"], body["forget"]
-    return turn
-
-
 def _carry_over(old: TurnEntry, turn: TurnEntry) -> None:
     """What a turn that lives on knows and the store does not."""
     turn.state = old.state if not old.state.is_final else TurnState.DELIVERING
+    if (
+        not turn.cancelled and old.cancelled in PUT_OFF
+    ):  # nobody wanted that but its session, which is not here any more
+        turn.cancelled = old.cancelled
     if turn.cancelled:  # the store knows that it is being ended; else whoever wanted to end it was refused
         turn.fence_at = old.fence_at
     turn.boundaries, turn.entries, turn.began_at = old.boundaries, old.entries, old.began_at
     turn.merge_key, turn.route, turn.prompt, turn.lane = old.merge_key, old.route, old.prompt, old.lane
     turn.tokens, turn.asking, turn.answered_by = old.tokens, old.asking, old.answered_by
     turn.delivered, turn.offered = old.delivered, old.offered
-
-
-def _child_of(row: StateRow) -> ChildEntry:
-    body: dict[str, Any] = json.loads(row.body)
-    owner = Owner(row.tenant, row.workspace, row.session)
-    child = ChildEntry(owner, row.id, seq=row.seq, turn_id=body["turn_id"], label=body["label"])
-    child.awaited, child.text, child.state = body["awaited"], body["text"], row.state
-    child.route = Route(**dict(zip(("channel", "account", "thread", "chat_type"), body["route"], strict=True)))
-    child.sender = decode_sender(body["sender"])
-    child.detail = body.get("detail") or {}
-    child.depth = body.get("depth", 0)
-    return child

@@ -99,6 +99,8 @@ MESSAGE_TRANSITIONS: Final[dict[tuple[MessageState, Change], MessageState]] = {
         (state, change): final
         for state in (S.QUEUED, S.PARKED, S.HELD)
         for change, final in (
+            (C.RUN, S.RAN),  # a turn that was put off, and will not go on
+            (C.MERGE, S.MERGED),
             (C.SUPERSEDE, S.SUPERSEDED),
             (C.SUMMARIZE, S.SUMMARIZED),
             (C.DROP, S.DROPPED),
@@ -128,7 +130,27 @@ def route_key(route: Route) -> str:
     return encode([route.channel, route.account, route.thread, route.chat_type])
 
 
-_RARE = ("expires_ms", "seen_by", "attempts", "more", "depth", "debounce_ms", "max_wait_ms", "steers")
+_RARE = ("expires_ms", "seen_by", "begun", "attempts", "more", "depth", "debounce_ms", "max_wait_ms", "steers")
+_BODY_TYPES: Final[dict[str, type]] = {
+    "text": str,
+    "mode": str,
+    "kind": str,
+    "sender": list,
+    "attachments": list,
+    "priority": int,
+    "retry_of": str,
+    "trace": str,
+    "lane": str,
+    "expires_ms": int,
+    "seen_by": str,
+    "begun": int,
+    "attempts": int,
+    "more": int,
+    "depth": int,
+    "debounce_ms": int,
+    "max_wait_ms": int,
+    "steers": bool,
+}
 
 
 class Item:
@@ -138,6 +160,7 @@ class Item:
         "aim",
         "arrived_at",
         "attempts",
+        "begun",
         "body",
         "debounce_ms",
         "depth",
@@ -184,6 +207,7 @@ class Item:
         self.noticed = False
         self.aim = ""  # the turn it is parked for
         self.seen_by = ""  # a turn that saw it and did not succeed
+        self.begun = 0  # of how many messages the turn is that began over it and goes on later; 0: none does
         self.attempts = 0  # how often a process died in its turn
         self.depth = 0  # how many request_followup lie behind it
         self.more = 0  # how many further messages this one stands for in an overflow summary
@@ -283,8 +307,11 @@ class Item:
 
     @classmethod
     def from_row(cls, row: MessageRow) -> Item:
-        """A message as it was stored."""
+        """A message as it was stored; refuses one that nothing could be made of later (`ValueError` and its like)."""
         message, body = decode_message(row)
+        for name, value in body.items():
+            if type(value) is not _BODY_TYPES.get(name, type(value)):
+                raise ValueError(f"{name} should be {_BODY_TYPES[name].__name__}, and is {type(value).__name__}")
         item = cls(
             Owner(row.tenant, row.workspace, row.session),
             message,
@@ -298,6 +325,7 @@ class Item:
         item.outcome = Outcome(row.outcome) if row.outcome else None
         item.turn_id, item.reason, item.ended_ms = row.turn_id, row.reason, row.ended_ms
         item.seen_by = body.get("seen_by", "")
+        item.begun = body.get("begun", 0)
         item.attempts = body.get("attempts", 0)
         item.more = body.get("more", 0)
         item.depth = body.get("depth", 0)
@@ -317,7 +345,15 @@ def decode_sender(value: list[Any] | None) -> Sender | None:
     """A sender as it was stored."""
     if value is None:
         return None
-    return Sender(id=value[0], name=value[1], owner=value[2], rights=tuple(value[3]))
+    sender_id, name, is_owner, rights = value
+    is_somebody = isinstance(sender_id, str | int) and (name is None or isinstance(name, str | int))
+    if not is_somebody or not isinstance(is_owner, int) or not _are_words(rights):  # hosts give numbers as ids, too
+        raise ValueError("a sender should be an id, a name, whether it is an owner, and rights")
+    return Sender(id=sender_id, name=name, owner=bool(is_owner), rights=tuple(rights))
+
+
+def _are_words(value: object) -> bool:
+    return type(value) is list and all(isinstance(each, str | int) for each in value)
 
 
 _scan = json.JSONDecoder().raw_decode  # as `loads`, without its wrappers: a restart reads a hundred thousand of them
@@ -329,13 +365,17 @@ _PRIORITIES = {int(priority): priority for priority in Priority}
 
 @lru_cache(maxsize=4096)
 def _route_of(key: str) -> Route:
-    channel, account, thread, chat_type = json.loads(key)
+    channel, account, thread, chat_type = parts = json.loads(key)
+    if not _are_words(parts):
+        raise ValueError("a route should be four words")
     return Route(channel=channel, account=account, thread=thread, chat_type=chat_type)
 
 
 def decode_entry_row(row: EntryRow) -> HistoryEntry | None:
     """A line of a transcript; None if its run was taken back."""
     body: dict[str, Any] = json.loads(row.body)
+    if type(body) is not dict or type(body.get("sender", "")) is not str:
+        raise ValueError("the body of a line should be a mapping, and its sender a word")
     if body.get("forgotten"):
         return None
     return HistoryEntry(

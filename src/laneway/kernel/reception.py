@@ -6,16 +6,17 @@ A message is accepted, or refused by an error and nothing has changed.
 from __future__ import annotations
 
 from laneway.errors import MailboxFullError
-from laneway.events import MessageAccepted, MessageRefused, TypingStarted
+from laneway.events import MessageAccepted, MessageParked, MessageRefused, TypingStarted
 from laneway.kernel.delivery import Delivery
-from laneway.kernel.mailbox import Mailbox, Touch, WakeTurn
-from laneway.kernel.messages import CUTTING, GATHERING, STEERING, Change, Item
+from laneway.kernel.mailbox import CancelChild, Mailbox, Touch, WakeTurn
+from laneway.kernel.messages import CUTTING, GATHERING, STEERING, Change, Item, TurnEntry
 from laneway.mail import (
     WAITING_STATES,
     Drop,
     MessageKind,
     MessageState,
     Mode,
+    Outcome,
     QueueSettings,
     Receipt,
     TurnState,
@@ -144,6 +145,45 @@ class Reception(Delivery):
             if turn.cancelled and item.mode is Mode.ROLLBACK:
                 turn.forget = True
                 self._out.append(Touch(box.owner, turn))
+        else:
+            self.end_put_off(box, f"interrupted by message {item.id}", now=now, wall=wall)
+
+    def cancel(self, box: Mailbox, reason: str, *, now: int, wall: int, actor: str = "inbox") -> bool:
+        """End the turn of a session, also one that was put off. False: there is none, or it is ending."""
+        if box.turn is not None:
+            return self.cancel_turn(box, reason, now=now, wall=wall, actor=actor)
+        return bool(self.end_put_off(box, reason, now=now, wall=wall, actor=actor))
+
+    def end_put_off(self, box: Mailbox, reason: str, *, now: int, wall: int, actor: str = "inbox") -> int:
+        """A turn that was to go on later will not: its messages end with it. How many turns that were."""
+        begun = [item for item in box.items.values() if item.begun and item.state in WAITING_STATES]
+        turns = {item.seen_by for item in begun}
+        for item in begun:
+            self._leave(box, item)
+            item.outcome, item.turn_id = Outcome.INTERRUPTED, item.seen_by
+            self._finish(box, item, Change.MERGE if item.begun > 1 else Change.RUN, reason, wall, actor=actor)
+        for child in box.children.values():
+            if child.live and child.turn_id in turns:  # it ends with its turn, and nobody waits for it
+                child.silenced = True
+                self._out.append(Touch(box.owner, child))
+                self._out.append(CancelChild(box.owner, child.id, reason))
+        if begun:
+            self._consider(box, now)
+        return len(turns)
+
+    def resumed(self, turn: TurnEntry, *, wall: int) -> None:
+        """A turn goes on for one that was put off: what came meanwhile to steer that one goes into this one."""
+        box = self.boxes.get(turn.owner)
+        if box is None or box.turn is not turn or not any(item.begun for item in turn.items):
+            return
+        if any(entry.approval.turn_id == turn.id for entry in (*box.approvals.values(), *box.answers.values())):
+            return  # it waits for an answer, and nothing steers it meanwhile
+        for item in box.waiting_items():
+            if item.mode in STEERING and item.is_user and item.state is MessageState.QUEUED and not item.begun:
+                self.park(box, item)
+                if item.aim:
+                    self._message_event(MessageParked, item, wall)
+                    self._out.append(Touch(box.owner, item))
 
     def park(self, box: Mailbox, item: Item) -> str:
         """Aim a message at the running turn if it may go in; the answer says why, or why not."""
@@ -188,9 +228,12 @@ class Reception(Delivery):
         if settings.drop is not Drop.NEW:
             for other in box.items.values():
                 if other.state in WAITING_STATES and other.is_user and not (superseded and other is box.cutting):
-                    victims.append(other)
-                    if len(victims) == excess:
-                        return victims
+                    if other.begun:  # its turn goes on later: it does not really wait
+                        excess -= 1
+                    else:
+                        victims.append(other)
+                    if len(victims) >= excess:
+                        return victims[: max(0, excess)]
         sender = item.message.sender
         why = f"{settings.cap} messages wait already"
         self._tell(MessageRefused, box.owner, wall, sender=sender.id if sender else "", cap=settings.cap, reason=why)
@@ -221,6 +264,7 @@ class Reception(Delivery):
         """The cap was made smaller: what is too much goes by the policy (`new` refuses only newcomers)."""
         if settings.drop is Drop.NEW:
             return
-        users = [item for item in box.items.values() if item.state in WAITING_STATES and item.is_user]
+        waiting = box.waiting_items()
+        users = [item for item in waiting if item.is_user and not item.begun]
         self._make_room(box, users[: max(0, len(users) - settings.cap)], settings, wall)
         self._consider(box, now)

@@ -69,12 +69,26 @@ class Round:
     asked_ms: int = 0  # when its model was asked; 0: nobody knows
     waits: tuple[RoundWait, ...] = ()  # before it answered
     times: dict[str, CallTimes] = field(default_factory=dict)  # by call id; for people, nothing depends on them
+    named: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """The hashes of blobs that its row has named, or may have: it goes on naming them, so that they go with it."""
     _told: tuple[Utterance, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_whole(self) -> bool:
         """Whether every call has its result."""
         return all(call.id in self.results for call in self.answer.calls)
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether its model was asked; a run may be ended while it only waits to ask it."""
+        is_open = self.state in (RoundState.CUT, RoundState.FORGOTTEN) and not self.asked_ms
+        return not is_open or self.has_answer
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether anything of an answer is there."""
+        answer = self.answer
+        return bool(answer.text or answer.reasoning or answer.calls or answer.usage.total_tokens)
 
     def utterances(self) -> tuple[Utterance, ...]:
         """The round as a part of the conversation; a call without a result gets one that says so."""

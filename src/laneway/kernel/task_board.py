@@ -181,6 +181,8 @@ class TaskBoard:
             key=order.key,
             workspace=order.workspace,
             correlation_id=order.correlation_id,
+            principal=order.principal,
+            agent_template_id=order.agent_template_id,
             call_id=order.call_id,
             labels=order.labels,
             sticky=order.sticky,

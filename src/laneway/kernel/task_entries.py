@@ -51,6 +51,8 @@ class TaskOrder:
     key: str = ""
     workspace: str = ""
     correlation_id: str | None = None
+    principal: str | None = None
+    agent_template_id: str | None = None
     call_id: str = ""
     labels: tuple[str, ...] = ()
     sticky: str = ""  # tasks of one key would like to go to one worker
@@ -124,6 +126,8 @@ class TaskEntry:
     key: str = ""
     workspace: str = ""
     correlation_id: str | None = None
+    principal: str | None = None
+    agent_template_id: str | None = None
     call_id: str = ""
     labels: tuple[str, ...] = ()
     sticky: str = ""
@@ -211,6 +215,8 @@ class TaskEntry:
                 "idempotency_key": self.key,
                 "tenant_id": self.owner.tenant,
                 "correlation_id": self.correlation_id,
+                "principal": self.principal,
+                "agent_template_id": self.agent_template_id,
                 "effect": self.effect.value,
                 "state": self.state.value,
                 "worker": self.worker if self.state in HELD else "",
@@ -284,7 +290,7 @@ class TaskNews(NamedTuple):
 
 _MORE: Final = (
     "run_id", "key", "workspace", "correlation_id", "call_id", "reason", "ended_ms", "sticky", "sticky_ms",
-    "granted_ms",
+    "granted_ms", "principal", "agent_template_id",
 )  # fmt: skip
 _STATES: Final = {state.value: state for state in TaskState if state is not TaskState.LEASED}
 _EFFECTS: Final = {effect.value: effect for effect in Effect}
@@ -303,6 +309,8 @@ _MAYBE: Final[dict[str, type]] = {
     "key": str,
     "workspace": str,
     "correlation_id": str,
+    "principal": str,
+    "agent_template_id": str,
     "call_id": str,
     "reason": str,
     "ended_ms": int,
@@ -350,6 +358,8 @@ def decode_task(row: StateRow) -> TaskEntry:
         key=body.get("key", ""),
         workspace=body.get("workspace", ""),
         correlation_id=body.get("correlation_id"),
+        principal=body.get("principal"),
+        agent_template_id=body.get("agent_template_id"),
         call_id=body.get("call_id", ""),
         labels=tuple(body.get("labels", ())),
         sticky=body.get("sticky", ""),

@@ -220,8 +220,11 @@ class TurnMachine:
 
     def said(self) -> list[Utterance]:
         """What this run adds to the conversation so far, with what the model will hear next."""
-        told = [one for one in self.rounds if not one.seq or one.seq > self._left_out]
-        return [*(each for one in told for each in one.utterances()), *self._said]
+        told: list[Utterance] = []
+        for one in self.rounds:
+            if not one.seq or one.seq > self._left_out:
+                told += one.utterances()
+        return told + self._said
 
     def leave_out(self, upto_seq: int) -> None:
         """Rounds up to this place in the store are told by a summary from now on."""

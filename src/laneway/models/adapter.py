@@ -21,7 +21,7 @@ from pydantic_ai.settings import ModelSettings, ThinkingLevel
 from laneway.dialogue import Answer, Chunk, ModelRequest, Usage
 from laneway.errors import ModelUnavailableError
 from laneway.models.faults import Origin, fault_of
-from laneway.models.settings import ModelOptions, ProviderSettings
+from laneway.models.settings import ModelOptions, Prices, ProviderSettings
 from laneway.models.switch import check_allowed
 from laneway.models.translation import Reply, messages_of, parameters_of
 from laneway.ports import Clock
@@ -78,6 +78,16 @@ class ProviderModel:
     def context_tokens(self) -> int | None:
         """How many tokens it can take in, as its options or the price list say."""
         return self._options.context_tokens or self._context_window
+
+    @property
+    def output_max(self) -> int | None:
+        """How many tokens it may answer with, as its options say."""
+        return self._options.output_max
+
+    @property
+    def prices(self) -> Prices | None:
+        """What its options say that it costs; None: what the price list says."""
+        return self._options.prices
 
     @property
     def url(self) -> str:
@@ -157,6 +167,8 @@ class ProviderModel:
             cache_write_tokens=used.cache_write_tokens,
         )
         prices = self._options.prices
+        if not usage.total_tokens:  # nobody has counted it, so nobody knows what it cost
+            return usage
         return replace(usage, cost=prices.cost(usage) if prices is not None else _list_price(response))
 
     def _origin(self) -> Origin:

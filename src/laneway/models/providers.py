@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from laneway.models.adapter import ProviderModel
 
-__all__ = ("ModelOptions", "Prices", "ProviderSettings", "model_from", "open_model")
+__all__ = ("ModelOptions", "Prices", "ProviderSettings", "model_from", "open_model", "options_of")
 
 EXTRA: Final = "install laneway with the extra `models`"
 SCRIPTED: Final = "scripted"
@@ -41,13 +41,20 @@ ADVICE: Final = re.compile(r"\.? To try Pydantic AI")
 def model_from(model: str | Model, providers: Mapping[str, Any] | None = None, *, clock: Clock | None = None) -> Model:
     """A model, given itself or its name; `providers` may also be blocks of a configuration, or mappings."""
     if isinstance(model, str):
-        if model == SCRIPTED:
-            return ScriptedModel()
         given = {name: ProviderSettings.of(each, provider=name) for name, each in (providers or {}).items()}
+        if model == SCRIPTED:
+            options = options_of(model, given)
+            return ScriptedModel(context_tokens=options.context_tokens, prices=options.prices)
         return open_model(model, providers=given, clock=clock)
     if not callable(getattr(model, "stream", None)) or not isinstance(getattr(model, "name", None), str):
         raise ConfigError(f"a model has a name and a method stream; {model!r} has not", setting="model", value=model)
     return model
+
+
+def options_of(name: str, providers: Mapping[str, ProviderSettings]) -> ModelOptions:
+    """What is said of a model by its name; the scripted one is the only one of a provider that is called like it."""
+    provider, _, model = name.partition("/")
+    return providers.get(provider, ProviderSettings()).models.get(model or name, ModelOptions())
 
 
 def open_model(

@@ -35,6 +35,7 @@ from laneway.dialogue import (
 )
 from laneway.errors import ConfigError, ModelUnavailableError
 from laneway.kernel.plans import DONE, MAKE_PLAN, NO_PLAN, ROLE
+from laneway.models.settings import Prices
 from laneway.records import check_whole
 
 __all__ = (
@@ -169,7 +170,7 @@ class ScriptedModel:
 
     Without a script it keeps the newest 100 of them. `summaries` are the answers to requests with `purpose="summary"`;
     they never use up the script. `usage` is what every answer reports; None estimates it by the number of characters.
-    `delay_ms` passes before each piece.
+    `delay_ms` passes before each piece. With `prices` its answers cost what they say.
     """
 
     def __init__(  # noqa: PLR0913  # keyword options of a public class
@@ -182,6 +183,7 @@ class ScriptedModel:
         usage: Usage | None = None,
         context_tokens: int | None = None,
         summaries: Sequence[Entry] = (),
+        prices: Prices | None = None,
     ) -> None:
         self._chunk_size = check_whole(chunk_size, setting="chunk_size", least=1, most=1_000_000)
         self._delay_s = check_whole(delay_ms, setting="delay_ms", least=0, most=600_000) / 1000
@@ -190,6 +192,7 @@ class ScriptedModel:
         self._context_tokens = context_tokens
         self._script = None if script is None else _checked(script, setting="script")
         self._summaries = _checked(summaries, setting="summaries")
+        self._prices = prices
         self._next_entry = 0
         self._next_summary = 0
         self._next_call = 0
@@ -204,6 +207,11 @@ class ScriptedModel:
     def context_tokens(self) -> int | None:
         """How many tokens it claims to take in."""
         return self._context_tokens
+
+    @property
+    def prices(self) -> Prices | None:
+        """What its tokens cost; None: nobody knows."""
+        return self._prices
 
     @property
     def remaining(self) -> int:
@@ -247,6 +255,8 @@ class ScriptedModel:
                     assert_never(piece)
         await self._pause()
         usage = self._usage or _estimate(request, draft)
+        if self.prices is not None and usage.cost is None and usage.total_tokens:
+            usage = replace(usage, cost=self.prices.cost(usage))
         yield Answer(
             text=draft.text, reasoning=draft.reasoning, calls=tuple(draft.calls), usage=usage, model=self._name
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -17,10 +18,13 @@ from typing import Any, NamedTuple
 
 from laneway.errors import (
     ClosedError,
+    ConflictError,
     FencedError,
     LanewayError,
+    StoreCorruptError,
     StoreUnavailableError,
     UnknownMessageError,
+    UsageError,
     WrongThreadError,
     describe,
 )
@@ -28,6 +32,7 @@ from laneway.events import Event
 from laneway.kernel.mailroom import Mailroom
 from laneway.kernel.messages import Item, route_key
 from laneway.kernel.reception import AT_ONCE
+from laneway.kernel.waits import Waits
 from laneway.mail import Final, Message, MessageState, Outcome, QueueOptions, QueueSettings, Receipt
 from laneway.ports import Clock, Ids, Store
 from laneway.rows import Lookup, MessageRow, Owner, Row
@@ -35,6 +40,8 @@ from laneway.runtime.journal import Journal
 from laneway.runtime.subscriptions import Audience, Subscription
 
 __all__ = ("Arrival", "Arrivals", "Beside", "fail", "final_from", "receipt_of")
+
+_log = logging.getLogger("laneway")
 
 _FREED = frozenset(
     {
@@ -56,7 +63,8 @@ Beside = Callable[[Receipt], Row | None]
 class Arrival(NamedTuple):
     """A message on its way in. `resolve` gives the settings in force at the moment it is taken.
 
-    `beside` makes a row of its receipt that is stored in the same commit, if there is to be one.
+    `beside` makes a row of its receipt that is stored in the same commit, if there is to be one. `check` is called when
+    it is taken, and may refuse it.
     """
 
     message: Message
@@ -65,6 +73,7 @@ class Arrival(NamedTuple):
     expires_ms: int
     dedupe_ms: int
     beside: Beside | None = None
+    check: Callable[[], None] | None = None
 
 
 Taken = tuple[Receipt, asyncio.Future[None]]
@@ -93,12 +102,20 @@ class Arrivals(ABC):
         self._looked_up: list[tuple[Arrival | None, asyncio.Future[Any]]] = []  # what that task is about
         self._unstored: dict[tuple[Owner, str, str], Item] = {}  # dedupe of what the store does not have yet
         self._waiters: dict[str, list[asyncio.Future[Final]]] = {}
+        self.rings = Waits(self._is_turn)
+        self.on_awaited: Callable[[Owner], None] = lambda owner: None
+        """Hears that somebody waits for a message of a session."""
         self._reloads: dict[Owner, asyncio.Task[None]] = {}
         self._audience = Audience(self._note_listening)
         self.on_settled: Callable[[Final], None] = lambda final: None
         """Hears of every message that is final and on disk."""
         self.followed: Collection[str] = ()
         """The messages that `on_settled` waits for."""
+        self.doomed: dict[Owner, bool] = {}
+        """Sessions that take no messages, because they are being deleted or imported; False: it came to no end, and
+        the next start will erase what is left."""
+        self.on_doomed: Callable[[Owner], None] = lambda owner: None
+        """Hears of a session that is being deleted, when that is certain: nothing more is to be sent there."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int | None = None
 
@@ -112,8 +129,8 @@ class Arrivals(ABC):
             raise WrongThreadError(call=call)
 
     @abstractmethod
-    def check_wait(self, message_id: str) -> None:
-        """A turn that waits for a message of its own session would wait for itself."""
+    def turns_around(self) -> dict[Owner, str]:
+        """The turns that the calling code runs in, by their sessions."""
 
     @property
     def is_at_work(self) -> bool:
@@ -252,9 +269,12 @@ class Arrivals(ABC):
     def _decide(self, arrival: Arrival, seen: MessageRow | None) -> Taken:
         owner = self.owner_of(arrival.message)
         self.check_session(owner)
+        self.begin_anew(owner)
         known = self._seen_before(owner, arrival, seen)
         if known is not None:
             return known
+        if arrival.check is not None:
+            arrival.check()
         message, settings = arrival.resolve(arrival.message)
         item = Item(owner, message, seq=self.store.next_seq(), lane=arrival.lane, expires_ms=arrival.expires_ms)
         receipt = self.kernel.accept(item, settings, now=self.now(), wall=self.wall())
@@ -298,6 +318,31 @@ class Arrivals(ABC):
         return None if row is None else receipt_of(row)
 
     def check_session(self, owner: Owner) -> None:
+        """Refuse callers while a session is being loaded again, and those of one that cannot be read."""
+        self.check_loaded(owner)
+        self.check_readable(owner)
+
+    def check_readable(self, owner: Owner) -> None:
+        """Refuse callers of a session that was set aside: what is stored of it stays as it is."""
+        why = self.kernel.unreadable.get(owner)
+        if why is not None:
+            raise StoreCorruptError(
+                f"session {owner.session!r} was set aside, because it cannot be read: {why}",
+                hint="delete it, or put a backup of the store in its place; other sessions are not concerned",
+                session=owner.session,
+            )
+
+    def tell_set_aside(self, owner: Owner) -> None:
+        """Say in one line that a session was set aside, if it was."""
+        why = self.kernel.unreadable.get(owner)
+        if why is not None:
+            _log.error(
+                "session %r of tenant %r in workspace %r cannot be read and is set aside: %s "
+                "(delete it, or put a backup of the store in its place; other sessions go on)",
+                *(owner.session, owner.tenant, owner.workspace, why),
+            )
+
+    def check_loaded(self, owner: Owner) -> None:
         """Refuse callers while a session is being loaded again."""
         self.check_open()
         if owner in self._reloads:
@@ -305,6 +350,21 @@ class Arrivals(ABC):
                 f"session {owner.session!r} is being loaded again after the store failed: {self.last_failure}",
                 hint="try again in a moment",
             )
+
+    def check_doomed(self, owner: Owner) -> None:
+        """Refuse callers while a session is being deleted or imported, is half deleted, or cannot be read."""
+        self.check_readable(owner)
+        if self.doomed.get(owner):
+            raise ConflictError(f"session {owner.session!r} is being deleted or imported", hint="wait, then try again")
+        if owner in self.doomed:
+            raise ConflictError(
+                f"session {owner.session!r} was to be deleted, and the store failed meanwhile", hint="delete it again"
+            )
+
+    def begin_anew(self, owner: Owner) -> None:
+        """Somebody says what is to be kept: from now on a session that was deleted is written again."""
+        self.check_doomed(owner)
+        self.journal.erased.pop(owner, None)
 
     # ---- changes to a session ----
 
@@ -335,6 +395,8 @@ class Arrivals(ABC):
     async def record_command(self, item: Item, reply: str) -> None:
         """Keep a message that was a command."""
         self.check_session(item.owner)
+        if item.owner not in self.doomed:
+            self.begin_anew(item.owner)
         self.kernel.record_command(item, reply, wall=self.wall())
         await self._store_new(item)
 
@@ -369,23 +431,47 @@ class Arrivals(ABC):
     async def wait(self, message_id: str) -> Final:
         """Wait until a message is final."""
         self.check_open()
-        self.check_wait(message_id)
+        item = self.kernel.items.get(message_id)
+        owner = None if item is None or item.state.is_final else item.owner
+        waiting = {} if owner is None else self._check_ring(message_id, owner)
         waiter: asyncio.Future[Final] = self.loop.create_future()
         self._waiters.setdefault(message_id, []).append(waiter)
         try:
-            item = self.kernel.items.get(message_id)
             if item is None or item.state.is_final:
                 final = await self.final_of(message_id)
                 if final.disposition.is_final and not waiter.done():
                     return final
+            if owner is not None:
+                self.on_awaited(owner)
             return await waiter
         finally:
+            if owner is not None:
+                self.rings.end(waiting, owner)
             waiters = self._waiters.get(message_id)
             if waiters is not None:
                 if waiter in waiters:
                     waiters.remove(waiter)
                 if not waiters:
                     del self._waiters[message_id]
+
+    def _is_turn(self, owner: Owner, turn_id: str) -> bool:
+        """Whether a turn is the one that runs in a session."""
+        box = self.kernel.boxes.get(owner)
+        return box is not None and box.turn is not None and box.turn.id == turn_id
+
+    def _check_ring(self, message_id: str, owner: Owner) -> dict[Owner, str]:
+        """Whose turns are about to wait for a message of a session; refused if that would be for ever."""
+        turns = self.turns_around()
+        for mine, turn_id in turns.items():
+            if ring := self.rings.ring(mine, owner):
+                through = [f"session {each.session!r}" for each in ring if each not in (mine, owner)]
+                by = f" by {', '.join(through)}" if through else ""
+                raise UsageError(
+                    f"{turn_id} waits for {message_id}, which waits{by} for {turn_id} to end",
+                    hint="return first; wait for messages of a session outside its turns",
+                )
+        self.rings.begin(turns, owner)
+        return turns
 
     def _settle(self, final: Final) -> None:
         """Tell whoever waits for a message, if it is final."""

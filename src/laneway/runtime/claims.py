@@ -6,12 +6,13 @@ A claim names the epoch of its owner. One of an earlier epoch belongs to a proce
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 from laneway.errors import StoreInUseError
-from laneway.ports import Store
+from laneway.ports import Ids, Store
 from laneway.rows import Batch, Owner, StateKey, StateRow
 
-__all__ = ("claim", "give_back", "key_of", "take")
+__all__ = ("claim", "give_back", "ids_for", "key_of", "take")
 
 KIND = "claim"
 
@@ -42,6 +43,12 @@ async def give_back(store: Store, user: str, workspace: str) -> None:
     """Let others have it; raises what the store says, if it refuses."""
     owner = Owner("default", workspace)
     await _commit(store, Batch(owner, store.epoch, (), (key_of(user, workspace),)))
+
+
+def ids_for(ids: Ids, store: Store) -> Ids:
+    """New ids for whoever has opened a store: those that are counted must not meet the ids that it has already."""
+    for_opening = getattr(ids, "for_opening", None)
+    return ids if for_opening is None else cast("Ids", for_opening(store.epoch))
 
 
 async def _commit(store: Store, batch: Batch) -> None:

@@ -92,6 +92,7 @@ class Clockwork:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         engine.on_reloaded = self._reload
+        engine.on_doomed = self._drop
 
     def load(self, rows: Iterable[StateRow]) -> None:
         """Take over what the store has; what was missed meanwhile is dealt with at once."""
@@ -102,9 +103,14 @@ class Clockwork:
         """The store has failed for a session: what it has is what counts."""
         if self._closed:
             return
+        self._drop(owner)
+        self._take_over(row for row in rows if row.kind == "schedule")
+        self._arm()
+
+    def _drop(self, owner: Owner) -> None:
+        """Send nothing more to a session; what is stored of its schedules is somebody else's to take away."""
         for schedule_id in [name for name, entry in self._entries.items() if entry.owner == owner]:
             del self._entries[schedule_id]
-        self._take_over(row for row in rows if row.kind == "schedule")
         self._arm()
 
     def _take_over(self, rows: Iterable[StateRow]) -> None:
@@ -139,6 +145,8 @@ class Clockwork:
     ) -> Schedule:
         """A new schedule; returns when it is on disk."""
         self._engine.check_session(owner)
+        self._engine.check_doomed(owner)
+        self._engine.journal.erased.pop(owner, None)  # one that was deleted begins anew
         draft = Schedule(
             id=self._engine.ids.new_id("schedule"),
             session_key=owner.session,

@@ -30,6 +30,8 @@ class Commands:
         if denied is not None:
             return denied
         actor = sender.id if sender is not None else "host"
+        if isinstance(directive, directives.QueueSet | directives.QueueReset | directives.New):
+            self._engine.begin_anew(owner)  # what it changes is part of the session, and holds after a restart, too
         match directive:
             case directives.QueueShow():
                 return texts.settings_reply(self._settings_of(owner), self._waiting(owner))

@@ -35,6 +35,7 @@ from laneway.errors import (
 from laneway.kernel.protocol import End, Hold, JobSpec, KeepDeadLetter, RestoredJob, SettleJob, StoreJob
 from laneway.ports import Store
 from laneway.records import DeadLetter, JobId, JobState, WaitReason
+from laneway.runtime.claims import ids_for
 from laneway.runtime.endings import called, error_of, repr_of
 from laneway.runtime.executor import call_in_thread, ends_process, is_unwinding, needs_thread, outcome_of
 from laneway.runtime.garbage import collector_at_rest
@@ -149,6 +150,7 @@ class Durable:
             await store.open()
             try:
                 moment = Moment(engine.now(), engine.wall_ms(), engine.random.random())
+                engine.take_ids(ids_for(engine.ids, store))
                 records = await load_jobs(store, workspace, self._kernel, moment)
                 engine.open()
                 self._go_on_with(records, store, workspace)

@@ -72,7 +72,7 @@ class Engine:
         self.kernel = kernel
         self._monotonic_ms = clock.monotonic_ms
         self._wall_ms = clock.wall_ms
-        self._new_id = cast("Callable[[str], JobId]", ids.new_id)
+        self.take_ids(ids)
         self.random = random
         self.durable = Durable(self)
         self.dead_letters = DeadLetters(dlq_max_size)
@@ -98,6 +98,11 @@ class Engine:
         self._signals: dict[int, AbortSignal] = {}  # which signal a handle listens to
 
     # ---- opening ----
+
+    def take_ids(self, ids: Ids) -> None:
+        """Where the ids of jobs and slots come from."""
+        self.ids = ids
+        self._new_id = cast("Callable[[str], JobId]", ids.new_id)
 
     def open(self) -> None:
         """Belong to the running loop from now on."""

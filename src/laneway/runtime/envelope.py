@@ -25,6 +25,7 @@ __all__ = (
 )
 
 KEY_MAX = 400
+DOTS = frozenset({".", ".."})
 FIELD_MAX = 512
 WORDS_MAX = 10_000
 ATTACHMENTS_MAX = 16 * 1024 * 1024
@@ -38,12 +39,20 @@ def kind_of(value: object) -> MessageKind:
         raise InvalidMessageError(f"there is no kind {value!r}", hint=", ".join(MessageKind)) from None
 
 
-def check_key(value: object, what: str) -> str:
-    """A session key, a tenant or a workspace: any text without slashes and control characters."""
+def check_key(value: object, what: str, *, dots: bool = False) -> str:
+    """A session key, a tenant or a workspace: any text without slashes and control characters.
+
+    Not `.` or `..` unless `dots` says so: in the path of a URL or of a file they lead elsewhere.
+    """
     if not isinstance(value, str) or not value.strip():
         raise InvalidMessageError(f"a {what} is text that is not empty, not {value!r}")
     if len(value) > KEY_MAX:
         raise InvalidMessageError(f"a {what} has at most {KEY_MAX} characters, not {len(value)}")
+    if value in DOTS and not dots:
+        raise InvalidMessageError(
+            f"a {what} cannot be {value!r}: in a path that means a folder",
+            hint="call it otherwise, or put a letter to it",
+        )
     if value.isprintable() and "/" not in value:
         return value
     if "/" in value or any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in value):

@@ -256,6 +256,7 @@ class Errands(Arrivals):
             self.carry_out()
             raise
         self._children[child.id] = child
+        self._child_ends.pop(child.id, None)  # of an earlier try
         self.carry_out()
         child._job.add_done_callback(lambda job: self._child_ended(owner, child, job))
 

@@ -81,6 +81,8 @@ class Journal:
         self._sent: dict[Owner, _Group] = {}  # what is on its way
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
+        self.erased: dict[Owner, None] = {}
+        """Sessions that were deleted: what somebody still wants to write to them is let go."""
 
     # ---- what has changed ----
 
@@ -150,6 +152,9 @@ class Journal:
         failed: list[tuple[Owner, _Group, Exception]] = []
         epoch = self.store.epoch
         for owner, group in groups.items():
+            if owner in self.erased:
+                _tell(group, None)
+                continue
             try:
                 batches.append(group.to_batch(owner, epoch))
                 self._sent[owner] = group

@@ -14,11 +14,11 @@ import json
 import logging
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from dataclasses import replace
 from itertools import chain, repeat
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 from laneway.errors import (
     ClosedError,
@@ -34,7 +34,7 @@ from laneway.errors import (
     text_of,
 )
 from laneway.kernel import texts
-from laneway.kernel.delivery import CLOSING
+from laneway.kernel.delivery import CLOSING, LEAVING, PUT_OFF
 from laneway.kernel.explain import why_queued
 from laneway.kernel.mailbox import (
     AbandonTurn,
@@ -56,19 +56,17 @@ from laneway.kernel.mailbox import (
     decode_approval,
 )
 from laneway.kernel.messages import Item, TurnEntry, route_key
-from laneway.kernel.protocol import Stop
-from laneway.kernel.registry import lane_part, shortened
 from laneway.mail import ApprovalState, Message, TurnState
 from laneway.records import JobState
 from laneway.rows import Lookup, Owner, StateRow
-from laneway.runtime import claims
+from laneway.runtime import claims, erasing
 from laneway.runtime.arrivals import fail
 from laneway.runtime.envelope import storable
 from laneway.runtime.errands import FOLLOWUPS_MAX, SYSTEM_SETTINGS, Errands
 from laneway.runtime.garbage import collector_at_rest
 from laneway.runtime.handles import CURRENT, Job
 from laneway.runtime.journal import Journal
-from laneway.runtime.turns import Turn
+from laneway.runtime.turns import Turn, TurnEnd, cancelled_by, session_lane
 
 __all__ = ("Handler", "MailEngine")
 
@@ -80,15 +78,8 @@ _log = logging.getLogger("laneway")
 Handler = Callable[[Turn], Awaitable[str | None]]
 RELOAD_DELAYS_S = (0.5, 1, 2, 4, 8, 10)
 CLOSE_PATIENCE_S = 10
+UNOPENED = "nobody has its session open: it runs as soon as somebody does, here or elsewhere"
 HOLD_MS = 3_600_000  # while a session is put together again, nothing begins in it
-
-
-class _End(NamedTuple):
-    """How a handler ended, kept until the store has it."""
-
-    state: TurnState
-    answer: str | None
-    reason: str
 
 
 class MailEngine(Errands):
@@ -101,7 +92,7 @@ class MailEngine(Errands):
         self._context = copy_context()
         self._jobs: dict[Owner, Job[Any]] = {}  # the slot that was asked for
         self._turns: dict[str, Turn] = {}
-        self._ends: dict[str, _End] = {}
+        self._ends: dict[str, TurnEnd] = {}
         self._unbegun: dict[str, Owner] = {}  # turns of this process whose handler has not been called
         self._quiet: list[asyncio.Future[None]] = []
         self._gone: asyncio.Future[None] | None = None  # while it closes: when it has
@@ -112,6 +103,8 @@ class MailEngine(Errands):
         self._unattended: dict[Owner, RequestTurn] = {}  # turns that wait for somebody who can run them
         self.attends: Callable[[Owner], bool] = lambda owner: True
         """Whether there is somebody who can run the turns of a session; if not, they wait for `attend`."""
+        self.why_unattended: Callable[[Owner], str] = lambda owner: UNOPENED
+        """What such a turn waits for."""
         self.on_unattended: Callable[[Owner], None] = lambda owner: None
         """Hears of a session whose turn waits for somebody who can run it."""
         self.turn_lane: Callable[[Owner], str] = lambda owner: ""
@@ -121,6 +114,13 @@ class MailEngine(Errands):
         self.compact: Callable[[Owner], Awaitable[bool]] = _nothing_to_compact
         """Has the conversation of a session shortened, when it is its turn; whether there is anybody who can."""
         self.on_reloaded: Callable[[Owner, list[StateRow]], None] = lambda owner, rows: None
+        self.on_loaded_again: Callable[[Owner], None] = lambda owner: None
+        self.on_loaded: Callable[[list[StateRow]], None] = lambda rows: None
+        """Gets the live rows of the workspace before anything goes on."""
+        self.before_letting_go: Callable[[], Awaitable[None]] = _nothing_more
+        """Writes what it has left while the store is open, when every turn has ended."""
+        self.on_erased: Callable[[Owner], None] = lambda owner: None
+        """Hears of a session that is deleted: nothing runs there any more, and nothing is to be kept of it."""
 
     # ---- opening and closing ----
 
@@ -128,17 +128,19 @@ class MailEngine(Errands):
         """Load what the store has and go on; returns the rows of its schedules."""
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
-        context = copy_context()
-        context.run(CURRENT.set, None)  # what the inbox starts belongs to no job of the caller
-        self._context = context
+        self._context = copy_context()
+        self._context.run(CURRENT.set, None)  # what the inbox starts belongs to no job of the caller
         await self.store.open()
+        self.ids = claims.ids_for(self.ids, self.store)
         try:
             self.journal = Journal(self.store, on_failure=self._on_failure)
-            loaded = await self.store.load_workspace(self.workspace)
+            loaded = await erasing.load(self.store, self.workspace)
             await claims.take(self.store, "inbox", self.workspace, loaded.states)
             now, wall = self.now(), self.wall()
             with collector_at_rest():
                 self.kernel.load(loaded, running={}, now=now, wall=wall)
+            for owner in self.kernel.unreadable:
+                self.tell_set_aside(owner)
             for child in list(self.kernel.orphans()):
                 state = child.state if child.state != "running" else "interrupted"
                 note = None if child.awaited else self._child_note(child, state, child.text)
@@ -149,9 +151,11 @@ class MailEngine(Errands):
         except BaseException:
             await self.store.close()
             raise
+        self.on_loaded(loaded.states)
         self.is_open = True
         self.carry_out()
-        return [row for row in loaded.states if row.kind == "schedule"]
+        aside = self.kernel.unreadable
+        return [row for row in loaded.states if row.kind == "schedule" and Owner(*row[2:5]) not in aside]
 
     def running_turn(self, owner: Owner) -> Turn | None:
         """The turn that runs in a session."""
@@ -162,9 +166,8 @@ class MailEngine(Errands):
     def check_close(self) -> None:
         """Refuse to be closed from another thread, or by a turn that it would wait for."""
         self.check_thread("close")
-        inside = self._turn_around()
-        if inside is not None:
-            raise UsageError(f"close() inside {inside.id} would wait for it", hint="close the inbox outside its turns")
+        for inside in self.turns_around().values():
+            raise UsageError(f"close() inside {inside} would wait for it", hint="close the inbox outside its turns")
 
     async def close(self, timeout_ms: int) -> None:
         """Give running turns their time, then end them; what has not begun stays in the store."""
@@ -210,6 +213,7 @@ class MailEngine(Errands):
         try:
             async with asyncio.timeout(CLOSE_PATIENCE_S):
                 await asyncio.gather(*reloads, return_exceptions=True)
+                await self.before_letting_go()
                 await self.journal.settled()
                 await claims.give_back(self.store, "inbox", self.workspace)
         except TimeoutError:
@@ -225,27 +229,15 @@ class MailEngine(Errands):
                 if self._gone is not None and not self._gone.done():
                     self._gone.set_result(None)
 
-    def check_wait(self, message_id: str) -> None:
-        """Refuse a turn that waits for a message of its own session: it would wait for itself."""
-        item = self.kernel.items.get(message_id)
-        turn = self._turn_around() if item is not None else None
-        if turn is not None and item is not None and turn._entry.owner == item.owner:
-            raise UsageError(
-                f"{turn.id} waits for {message_id}, which waits for {turn.id} to end",
-                hint="return first; wait for messages of a session outside its turns",
-            )
-
-    def _turn_around(self) -> Turn | None:
-        """The turn that the calling code runs in."""
+    def turns_around(self) -> dict[Owner, str]:
+        """The turns that the calling code runs in, by their sessions."""
         node = CURRENT.get()
         jobs: set[str] = set()
         while node is not None:
             jobs.add(node[1])
             node = node[3]
-        for turn in self._turns.values() if jobs else ():
-            if turn._job is not None and turn._job.id in jobs:
-                return turn
-        return None
+        turns = self._turns.values() if jobs else ()
+        return {turn._entry.owner: turn.id for turn in turns if turn._job is not None and turn._job.id in jobs}
 
     async def _wait_quiet(self, timeout_ms: int) -> None:
         """Wait until no turn and no child is at work, or the time is up."""
@@ -338,7 +330,7 @@ class MailEngine(Errands):
             self._unattended[owner] = request
             self.on_unattended(owner)
             return
-        names = (self._session_lane(owner), self.turn_lane(owner) or request.lane)
+        names = (session_lane(owner), self.turn_lane(owner) or request.lane)
         label = f"turn of {owner.session}"
         submit = functools.partial(
             self.lanes.submit, names, self._run_turn, owner, priority=request.level, label=label, tenant=owner.tenant
@@ -365,7 +357,7 @@ class MailEngine(Errands):
     def slot_reason(self, owner: Owner) -> str:
         """Why the turn of a session has no slot yet, as its lanes see it; empty if it waits for none."""
         if owner in self._unattended:
-            return "its session is being opened"
+            return self.why_unattended(owner)
         job = self._jobs.get(owner)
         if job is None or job.state is not JobState.QUEUED:
             return ""
@@ -381,17 +373,32 @@ class MailEngine(Errands):
             job.cancel("nothing is left for it to do")
             self.carry_out()
 
+    def forget(self, owner: Owner) -> None:
+        """Nothing is known of a session any more: it was deleted."""
+        job = self._jobs.pop(owner, None)
+        self._unattended.pop(owner, None)
+        self.kernel.forget_session(owner)
+        self.kernel.unreadable.pop(owner, None)
+        if job is not None:
+            job.cancel("its session was deleted")
+
+    async def adopt(self, owner: Owner) -> None:
+        """The store has a session that it did not have before: go on with what waits there."""
+        if owner not in self._reloads:
+            self._reloads[owner] = self.loop.create_task(self._reload(owner, None), name="laneway-adopt")
+        await asyncio.shield(self._reloads[owner])
+
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""
         return owner in self._unattended
 
-    def dismiss(self, owner: Owner, error: Exception) -> None:
+    def dismiss(self, owner: Owner, error_of: Callable[[str], Exception] | None) -> None:
         """Nobody runs the turns of a session any more: its turn is ended, to be begun again when somebody does.
 
-        Whoever waits for one of its messages is told.
+        Whoever waits for one of its messages is told, if there is an error to tell of it.
         """
         box = self.kernel.boxes.get(owner)
-        if box is not None and self.kernel.cancel_turn(box, CLOSING, now=self.now(), wall=self.wall()):
+        if box is not None and self.kernel.cancel_turn(box, LEAVING, now=self.now(), wall=self.wall()):
             self.carry_out()
         job = self._jobs.pop(owner, None)
         if job is not None and box is not None and box.requested is not None:
@@ -399,17 +406,15 @@ class MailEngine(Errands):
             self._unattended[owner] = RequestTurn(owner, lane, level)
             job.cancel("nobody runs the turns of this session now")
             self.on_unattended(owner)
-        for message_id, waiters in self._waiters.items():
-            item = self.kernel.items.get(message_id)
-            for waiter in waiters if item is not None and item.owner == owner else ():
-                fail(waiter, error)
+        if error_of is not None:
+            for message_id in self.awaited(owner):
+                for waiter in self._waiters[message_id]:
+                    fail(waiter, error_of(message_id))
 
-    @staticmethod
-    def _session_lane(owner: Owner) -> str:
-        name = lane_part(owner.session)
-        if owner.tenant != "default":
-            name = shortened(f"{lane_part(owner.tenant)}%~{name}")  # no key has this: a lone % is escaped
-        return f"session:{name}"
+    def awaited(self, owner: Owner) -> list[str]:
+        """The messages of a session that somebody waits for here."""
+        items = self.kernel.items
+        return [each for each in self._waiters if (item := items.get(each)) is not None and item.owner == owner]
 
     def _slot_ended(self, owner: Owner, job: Job[Any]) -> None:
         """A slot that was never used (its wait was cancelled or timed out) is asked for again, after a while."""
@@ -454,13 +459,11 @@ class MailEngine(Errands):
         if turn._entry.cancelled:
             self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled)
             return
-        turn._begun = True
-        self._unbegun.pop(turn.id, None)
-        self.kernel.started(turn._entry)
+        self._begin(turn)
         try:
             answer = await self._handler(turn)
         except asyncio.CancelledError:
-            self._end(turn, *_cancelled_by(turn))
+            self._end(turn, *cancelled_by(turn))
             raise
         except InterruptSignalError as signal:
             self._end(turn, TurnState.CANCELLED, None, turn._entry.cancelled or text_of(signal))
@@ -478,11 +481,19 @@ class MailEngine(Errands):
         else:
             self._finish_turn(turn, answer)
 
+    def _begin(self, turn: Turn) -> None:
+        """The first line of its handler is about to run."""
+        turn._begun = True
+        self._unbegun.pop(turn.id, None)
+        self.kernel.started(turn._entry)
+        self.kernel.resumed(turn._entry, wall=self.wall())
+        self.carry_out()
+
     def _cut_short(self, turn: Turn) -> None:
         """The task of a turn was cancelled before its handler began: by us, or by somebody who cancels everything."""
         entry = turn._entry
         if entry.cancelled or not entry.live or entry.owner in self._reloads:
-            self._end(turn, *_cancelled_by(turn))
+            self._end(turn, *cancelled_by(turn))
             return
         self._turns.pop(turn.id, None)
         self._unbegun.pop(turn.id, None)
@@ -519,16 +530,16 @@ class MailEngine(Errands):
             return
         if entry.owner in self._reloads:
             if turn._begun:  # else the reload finds that it never began
-                self._ends[turn.id] = _End(state, answer, reason)
+                self._ends[turn.id] = TurnEnd(state, answer, reason)
                 self._turns[turn.id] = turn
             return
         self._unbegun.pop(turn.id, None)
-        self._ends[turn.id] = _End(state, answer, reason)
+        self._ends[turn.id] = TurnEnd(state, answer, reason)
         now, wall = self.now(), self.wall()
         if not turn._begun:
             self.kernel.untell(self.kernel.boxes[entry.owner], entry)
-        unended = entry.cancelled in ("", CLOSING) and state is not TurnState.SUCCEEDED
-        closing = self.kernel.closing or entry.cancelled == CLOSING
+        unended = (not entry.cancelled or entry.cancelled in PUT_OFF) and state is not TurnState.SUCCEEDED
+        closing = self.kernel.closing or entry.cancelled in PUT_OFF
         if closing and unended and self.kernel.on_crash.runs_again:
             self.kernel.give_back(entry, reason, now=now, wall=wall)
             self.kernel.look_at(entry.owner, now=now)
@@ -544,7 +555,7 @@ class MailEngine(Errands):
         """The handler of a fenced turn has ended: nobody listens, but the fence itself may not be on disk yet."""
         owner = turn._entry.owner
         if turn._begun and (owner in self._reloads or self.journal.has(owner)) and self._lost is None:
-            self._ends[turn.id] = _End(TurnState.FENCED, None, turn._entry.reason)
+            self._ends[turn.id] = TurnEnd(TurnState.FENCED, None, turn._entry.reason)
             self._turns[turn.id] = turn
             if owner not in self._reloads:
                 self.journal.after(owner, functools.partial(self._end_stored, turn))
@@ -688,16 +699,16 @@ class MailEngine(Errands):
         old_begun = old is not None and old.turn is not None and old.turn.id in begun
         running = {turn_id: turn._entry for turn_id, turn in begun.items()}
         attached = self.kernel.load(loaded, running=running, unbegun=unbegun, now=now, wall=wall)
+        if owner in self.kernel.unreadable:
+            self._leave_aside(owner, mine.values())
+            return
         box.not_before = 0
         if old is not None:
             self.kernel.carry_over(old, box)
             box.failures, box.not_before, box.setup_error = old.failures, old.not_before, old.setup_error
         for entry in attached:
             self._attach(mine.pop(entry.id), entry)
-        for turn in mine.values():  # the store has its end, although it said that it had not, or never had it
-            self._turns.pop(turn.id, None)
-            self._ends.pop(turn.id, None)
-            turn._entry.live = 0
+        self._void(mine.values())  # the store has their ends, although it said that it had not, or never had them
         for turn_id in unbegun:
             del self._unbegun[turn_id]
         if unbegun or (old is not None and old.turn is not None and not old_begun):
@@ -707,10 +718,29 @@ class MailEngine(Errands):
         self.carry_out()
         self.journal.after(owner, functools.partial(self._recovered, owner))
         self.on_reloaded(owner, loaded.states)
+        self.on_loaded_again(owner)
         self._note_quiet()
         teller = self.loop.create_task(self._tell_what_was_stored(owner), name=f"laneway-tell {owner.session}")
         self._tellers.add(teller)
         teller.add_done_callback(self._tellers.discard)
+
+    def _void(self, turns: Iterable[Turn]) -> None:
+        for turn in turns:
+            self._turns.pop(turn.id, None)
+            self._ends.pop(turn.id, None)
+            turn._entry.live = 0
+
+    def _leave_aside(self, owner: Owner, turns: Iterable[Turn]) -> None:
+        """A session was loaded again and cannot be read: nothing of it goes on, and nothing is written to it."""
+        self.tell_set_aside(owner)
+        self._void(turns)
+        self._unbegun = {turn_id: whose for turn_id, whose in self._unbegun.items() if whose != owner}
+        for job in (turn._job for turn in turns if turn._job is not None):
+            job.cancel("its session cannot be read")
+        why = self.kernel.unreadable[owner]
+        self.forget(owner)
+        self.kernel.unreadable[owner] = why
+        self._note_quiet()
 
     def _recovered(self, owner: Owner, error: Exception | None) -> None:
         if error is None:  # the store takes it again
@@ -744,7 +774,7 @@ class MailEngine(Errands):
         turn._entry = entry
         ended = self._ends.get(turn.id)
         if ended is not None and entry.owner in self._unstorable:
-            ended = _End(TurnState.FAILED, None, "what it said could not be stored")
+            ended = TurnEnd(TurnState.FAILED, None, "what it said could not be stored")
             self._unstorable.discard(entry.owner)
         if ended is not None:
             self._end(turn, *ended)
@@ -752,14 +782,8 @@ class MailEngine(Errands):
             turn._job.cancel(entry.cancelled)
 
 
-def _cancelled_by(turn: Turn) -> _End:
-    """Why the task of a turn was cancelled: the inbox said so, its lane did, or somebody else."""
-    job = turn._job
-    if turn._entry.cancelled:
-        return _End(TurnState.CANCELLED, None, turn._entry.cancelled)
-    if job is not None and job.stop is Stop.TIMEOUT:
-        return _End(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
-    return _End(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
+async def _nothing_more() -> None:
+    pass
 
 
 async def _nothing_to_compact(_: Owner) -> bool:

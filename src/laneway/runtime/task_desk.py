@@ -281,6 +281,10 @@ class TaskDesk:
         """Tell what happens to the tasks of a session."""
         self._listeners[owner] = listener
 
+    def step_back(self, owner: Owner) -> None:
+        """A session has left memory: its tasks stay where they are, and observers hear what becomes of them."""
+        self._listeners.pop(owner, None)
+
     def dismiss(self, owner: Owner) -> None:
         """A session was closed: its tasks stay in the store, and nobody can claim them here."""
         self._listeners.pop(owner, None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from laneway.errors import FencedError, InterruptSignalError, InvalidMessageError, UsageError, describe, text_of
 from laneway.kernel import texts
 from laneway.kernel.messages import TurnEntry
+from laneway.kernel.protocol import Stop
+from laneway.kernel.registry import lane_part, shortened
 from laneway.mail import Approval, Message, MessageKind, Mode, Route, Sender, TurnState
 from laneway.records import JobState
 from laneway.rows import Owner
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from laneway.runtime.handles import Job
     from laneway.runtime.mail_engine import MailEngine
 
-__all__ = ("Child", "Turn")
+__all__ = ("Child", "Turn", "TurnEnd", "cancelled_by", "session_lane")
 
 # The engine is the owner of its turns: it alone sets their private fields.
 
@@ -271,3 +273,29 @@ class Child:
         finally:
             self._waiters -= 1
             self._engine.note_awaited(self)
+
+
+class TurnEnd(NamedTuple):
+    """How a handler ended, kept until the store has it."""
+
+    state: TurnState
+    answer: str | None
+    reason: str
+
+
+def cancelled_by(turn: Turn) -> TurnEnd:
+    """Why the task of a turn was cancelled: the inbox said so, its lane did, or somebody else."""
+    job, entry = turn._job, turn._entry  # noqa: SLF001 - the engine asks
+    if entry.cancelled:
+        return TurnEnd(TurnState.CANCELLED, None, entry.cancelled)
+    if job is not None and job.stop is Stop.TIMEOUT:
+        return TurnEnd(TurnState.FAILED, None, f"it ran longer than its lane allows: {job.reason or 'timeout_ms'}")
+    return TurnEnd(TurnState.CANCELLED, None, (job.reason if job is not None else "") or "its task was cancelled")
+
+
+def session_lane(owner: Owner) -> str:
+    """The lane in which the turns of a session follow each other."""
+    name = lane_part(owner.session)
+    if owner.tenant != "default":
+        name = shortened(f"{lane_part(owner.tenant)}%~{name}")  # no key has this: a lone % is escaped
+    return f"session:{name}"

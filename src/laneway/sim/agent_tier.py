@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from laneway.sim.loop import SimLoop
 from laneway.sim.mail_store import DiskFailedError, SimStore
 from laneway.sim.mail_world import MailDice, SimClock
 from laneway.sim.playing import LivingRun, nothing, play_to_end
+from laneway.sim.replays import check_replays
 from laneway.sim.shadow import LawBrokenError
 from laneway.sim.trace import Outcome, Trace
 from laneway.stores.memory import MemoryDisk
@@ -135,6 +137,7 @@ class AgentRun(LivingRun):
         self.wall = [WALL_MS]
         self.started: Counter[str] = Counter()  # calls, by their key
         self.working: set[str] = set()  # calls that are being made, by their key
+        self.changed: set[str] = set()  # sessions whose lanes are not those that they began with
         self.accepted: dict[str, str] = {}  # messages, with their session
         self._disk = MemoryDisk()
         self._ids = SequentialIdGenerator()
@@ -248,6 +251,7 @@ class AgentRun(LivingRun):
 
     async def _live(self) -> None:
         tasks = [self._loop.create_task(self._client(), name=f"sim client-{n}") for n in range(self.world.clients)]
+        tasks.append(self._loop.create_task(self._host(), name="sim host"))
         ruler = self._loop.create_task(self._fate(), name="sim fate")
         fail = self._loop.create_task(self._failed.wait(), name="sim failed")
         everybody = self._loop.create_task(asyncio.wait([*tasks, ruler]), name="sim everybody")
@@ -311,6 +315,34 @@ class AgentRun(LivingRun):
         ends = sum(isinstance(event, EndEvent | ErrorEvent) for event in events)
         if ends != 1 and not session._closed:
             self._break(f"a stream of {session.session_id} ended with {ends} ends: {[e.event_type for e in events]}")
+
+    async def _host(self) -> None:
+        """Sessions leave memory while everybody goes on, also when the process dies meanwhile.
+
+        With dice of its own: the rest of a world is as it was without.
+        """
+        rng = random.Random(f"agent passivation {self.world.seed}")
+        for _ in range(rng.choice((0, 0, 1, 3, 6))):
+            await asyncio.sleep(rng.randint(0, self.world.gap_ms * self.world.actions // 2) / 1000)
+            await self._is_up.wait()
+            session = self._life.sessions[rng.choice(self.world.sessions)]
+            deadline_ms, away_ms = rng.choice((0, 10, 300, 5_000)), rng.choice((0, 50, 2_000))
+            task = self._loop.create_task(self._away(session, deadline_ms, away_ms), name="call passivate")
+            task.add_done_callback(lambda ended: self._check_call("passivate", ended))
+            done, _ = await asyncio.wait([task], timeout=CLOSE_MAX_S)
+            if not done and self.broken is None:
+                self._break(self._loop.picture("passivation does not end"))
+
+    async def _away(self, session: AsyncSession, deadline_ms: int, away_ms: int) -> None:
+        self.say("passivate", session.session_id, f"{deadline_ms} {away_ms}")
+        # Noted at once: somebody else may open the session before this goes on.
+        session.on_leaving = lambda leaving: leaving.add_done_callback(lambda _: self._note_left())
+        await session.passivate("simulated", deadline_ms=deadline_ms)
+        await asyncio.sleep(away_ms / 1000)
+        await session.ready()
+
+    def _note_left(self) -> None:
+        """A session has left memory: whoever opens it goes on with what it has not done."""
 
     async def _fate(self) -> None:
         for peril in ("crash", "restart", "close") * 2:
@@ -420,6 +452,8 @@ class AgentRun(LivingRun):
     async def _heal(self) -> None:
         self.say("heal")
         self.dice.honest = True
+        for session in self._life.sessions.values():
+            await session.ready()
         until = self._loop.time() + HEALED_S
         while live := self._live_rows():
             for session in self._life.sessions.values():
@@ -443,10 +477,10 @@ class AgentRun(LivingRun):
 
     def _check_notes(self) -> None:
         """The end of a call in the background is told once, or not at all if somebody has ended it."""
-        bodies = [row.body for row in self._disk.messages.values()]
         for row in self._disk.states.values():
             if row.kind == "child" and row.id.startswith("bg-"):
-                told = sum(f"background call {row.id} " in body for body in bodies)
+                mail = [each.body for each in self._disk.messages.values() if each.session == row.session]
+                told = sum(f"background call {row.id} " in body for body in mail)
                 wanted = 0 if json.loads(row.body)["awaited"] else 1
                 if told != wanted:
                     raise LawBrokenError(f"the end of {row.id} ({row.state}) was told {told} times, not {wanted}")
@@ -463,6 +497,9 @@ class AgentRun(LivingRun):
             self.say("history", name, str(len(before)))
         self._check_notes()
         histories = {name: await session.history() for name, session in self._life.sessions.items()}
+        rng = random.Random(self.world.seed)
+        told = await check_replays(self._disk, self._life.sessions, rng, changed=self.changed)
+        self.say("replayed", str(told))
         await self._close_all()
         left = [task.get_name() for task in self._loop.pending_tasks() if task.get_name() != "sim main"]
         left = [name for name in left if not name.startswith("call ")]

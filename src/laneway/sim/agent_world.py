@@ -86,6 +86,7 @@ def draw_agent_world(seed: int, *, actions: int = 12) -> AgentWorld:
             "on_crash": rng.choice(("resume", "resume", "report")),
             "auto_compact": rng.random() < 0.5,
             **_draw_background(seed),
+            "record": random.Random(f"agent record {seed}").random() < 0.8,
         },
         chances=chances,
         acts=tuple(each for each in ACTIONS if rng.random() < 0.7) or ("send",),

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from laneway.sim.agent_tier import run_agent_seed
+from laneway.sim.budget_tier import run_budgets_seed
 from laneway.sim.engine_tier import run_engine_seed
 from laneway.sim.gates_tier import run_gates_seed
+from laneway.sim.keeping_tier import run_keeping_seed
 from laneway.sim.kernel_tier import run_kernel_seed
 from laneway.sim.mail_kernel_tier import run_mailroom_seed
 from laneway.sim.mail_tier import run_mail_seed
@@ -17,7 +19,7 @@ from laneway.sim.workers_tier import run_workers_seed
 
 __all__ = ("TIERS", "Summary", "run_for", "run_seed")
 
-TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail", "agent", "gates", "workers")
+TIERS: tuple[Tier, ...] = ("kernel", "engine", "mailroom", "mail", "agent", "gates", "workers", "budgets", "keeping")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +66,10 @@ def run_seed(seed: int, tier: Tier, trace: Trace | None = None) -> Outcome:
             return run_gates_seed(seed, trace=trace)
         case "workers":
             return run_workers_seed(seed, trace=trace)
+        case "budgets":
+            return run_budgets_seed(seed, trace=trace)
+        case "keeping":
+            return run_keeping_seed(seed, trace=trace)
         case _:
             assert_never(tier)
 

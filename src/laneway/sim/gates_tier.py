@@ -126,10 +126,15 @@ class GatesRun(AgentRun):
         """A call starts here: with the arguments that its session has let through."""
         self._check_width()
         session = next((one for one in self._all_sessions() if one._run is not None and one._run.id == run_id), None)
-        live = session._run.calls._live.get(call_id) if session is not None and session._run is not None else None
-        if session is None or live is None:
+        if session is None or session._run is None:
             return  # of a run that is over: another law
-        self._check_passed(name, run_id, live.asked.key, call_id, live.arguments)
+        live = session._run.calls._live.get(call_id)
+        if live is not None and live.asked.key == key:
+            self._check_passed(name, run_id, key, call_id, live.arguments)
+            return
+        for call in session.background_calls._live.values():  # a later round may have a call with the same id
+            if call.asked is not None and call.asked.key == key:
+                self._check_passed(name, run_id, key, call_id, call.asked.arguments)
 
     def _check_passed(self, name: str, run_id: str, key: str, call_id: str, arguments: Mapping[str, Any]) -> None:
         permissions, lane = self.gates.permissions, "query" if name == "look" else "execute"
@@ -324,6 +329,7 @@ class GatesRun(AgentRun):
             mode = self.dice.one(("internal", "external", "hybrid"))
             lane = self.dice.one(("query", "execute"))
             await session.set_lane_handler(lane, mode, 2_000, lease_ms=self.gates.lease_ms)
+            self.changed.add(session.session_id)
             return
         await super()._do(act, session)
 
@@ -331,10 +337,14 @@ class GatesRun(AgentRun):
         for session in list(self._life.sessions.values()):
             await self._answer(session)
 
-    async def _open_session(self, number: int, name: str) -> None:
+    def _note_left(self) -> None:
+        """Calls that only read are offered anew when their session is opened: leases of them end."""
         for task_id in self._reads:
             self.holders.pop(task_id, None)
         self._reads.clear()
+
+    async def _open_session(self, number: int, name: str) -> None:
+        self._note_left()
         await super()._open_session(number, name)
         lanes = self._life.sessions[name].host.lanes
         before = lanes.stats().lanes.get("subagent")

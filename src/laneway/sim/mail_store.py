@@ -127,6 +127,17 @@ class SimStore:
             results.append(BatchResult(_unavailable("fail_one, written")) if number == spoilt else result)
         return results
 
+    async def erase(self, owner: Owner, *, until_seq: int | None = None, limit: int = 1000) -> int:
+        """Take away a slice of rows, or not, and say so, or not."""
+        async with self._turn:
+            await self._wait()
+            self._trouble("fail_before")
+            gone = await self._store.erase(owner, until_seq=until_seq, limit=limit)
+        await self._wait()
+        self._check_cut()
+        self._trouble("fail_after")
+        return gone
+
     async def close(self) -> None:
         """Let go of it."""
         await self._store.close()

@@ -13,7 +13,7 @@ from typing import Literal
 
 __all__ = ("Outcome", "SimFailedError", "Tier", "Trace")
 
-Tier = Literal["kernel", "engine", "mail", "mailroom", "agent", "gates", "workers"]
+Tier = Literal["kernel", "engine", "mail", "mailroom", "agent", "gates", "workers", "budgets", "keeping"]
 TAIL = 40
 
 

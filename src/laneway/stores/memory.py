@@ -7,14 +7,18 @@ live is kept always.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 from threading import Lock
-from typing import Final, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from laneway.errors import FencedError, StoreUnavailableError, UnstorableError
 from laneway.rows import (
+    HISTORY_KINDS,
+    NAMING_KINDS,
     Batch,
     BatchResult,
     EntryRow,
@@ -28,6 +32,7 @@ from laneway.rows import (
     StateKey,
     StateRow,
     Troubles,
+    taken_by,
 )
 
 __all__ = ("MemoryDisk", "MemoryHistory", "MemoryStore")
@@ -113,6 +118,62 @@ class MemoryDisk:
             self._forget_state(key)
         self._trim()
 
+    def taken(self, row: Row) -> str:
+        """Why the id of a row is not its own; empty if it is."""
+        old: MessageRow | StateRow | None = None
+        if isinstance(row, MessageRow):
+            old = self.messages.get(row.id)
+        elif isinstance(row, StateRow):
+            old = self.states.get(StateKey(row.kind, row.id))
+        return "" if old is None or not isinstance(row, MessageRow | StateRow) else taken_by(old, row)
+
+    def erase(self, owner: Owner, until_seq: int | None, limit: int) -> int:
+        """Take away a slice of the rows of a session, and the blobs that nobody names any more."""
+        drawer = self.drawers.get(owner)
+        if drawer is None:
+            return 0
+        most = INTEGER_MAX if until_seq is None else until_seq
+        plan: list[tuple[Callable[..., object], list[tuple[Any, ...]]]] = []
+        if until_seq is None:
+            plan.append((self._forget_message, [(name,) for name in drawer.live_messages]))
+            plan.append((self._forget_state, [(key,) for key in drawer.live_states]))
+        ended = [row for row in drawer.messages.values() if not row.live and row.seq <= most]
+        over = [row for row in ended if until_seq is None or not self.is_dead(row)]
+        plan.append((self._forget_message, [(row.id,) for row in sorted(over, key=_by_seq)]))
+        plan.append((self._forget_event, [(owner, seq) for seq in sorted(drawer.events) if seq <= most]))
+        plan.append((self._forget_entry, [(owner, seq) for seq in sorted(drawer.entries) if seq <= most]))
+        past = [row for row in drawer.states.values() if not row.live and row.seq <= most]
+        past = [row for row in past if until_seq is None or row.kind in HISTORY_KINDS]
+        plan.append((self._forget_state, [(StateKey(*row[:2]),) for row in sorted(past, key=_by_seq)]))
+        named = {name for row in drawer.states.values() for name in _named_in(row)}
+        chosen = list(islice(((forget, args) for forget, each in plan for args in each), limit))
+        for forget, args in chosen:
+            forget(*args)
+        self._forget_blobs(owner.tenant, named)
+        return len(chosen)
+
+    def is_dead(self, row: MessageRow) -> bool:
+        """Whether it is a dead letter that nobody has sent again or forgotten."""
+        mark = self.states.get(StateKey("dead_letter", row.id))
+        return row.state == "dead_lettered" and (mark is None or mark.state not in SETTLED)
+
+    def _forget_blobs(self, tenant: str, names: set[str]) -> None:
+        if names:
+            owners = [each for each in self.drawers if each.tenant == tenant]
+            kept = {name for each in owners for row in self.drawers[each].states.values() for name in _named_in(row)}
+            for name in names - kept:
+                self._forget_state(StateKey("blob", name))
+
+    def _forget_event(self, owner: Owner, seq: int) -> None:
+        del self._events[owner, seq]
+        del self.drawers[owner].events[seq]
+        self._drop_if_empty(owner, self.drawers[owner])
+
+    def _forget_entry(self, owner: Owner, seq: int) -> None:
+        del self._entries[owner, seq]
+        del self.drawers[owner].entries[seq]
+        self._drop_if_empty(owner, self.drawers[owner])
+
     def _drawer(self, owner: Owner) -> _Drawer:
         drawer = self.drawers.get(owner)
         if drawer is None:
@@ -196,15 +257,9 @@ class MemoryDisk:
         while len(self._ended_states) > self.kept_max:
             self._forget_state(next(iter(self._ended_states)))
         while len(self._events) > self.kept_max:
-            owner, seq = next(iter(self._events))
-            del self._events[owner, seq]
-            del self.drawers[owner].events[seq]
-            self._drop_if_empty(owner, self.drawers[owner])
+            self._forget_event(*next(iter(self._events)))
         while len(self._entries) > self.kept_max:
-            owner, seq = next(iter(self._entries))
-            del self._entries[owner, seq]
-            del self.drawers[owner].entries[seq]
-            self._drop_if_empty(owner, self.drawers[owner])
+            self._forget_entry(*next(iter(self._entries)))
 
 
 class MemoryHistory:
@@ -363,13 +418,18 @@ class MemoryHistory:
         ]
         return list(islice(sorted(found), max(limit, 0)))
 
+    async def tenants(self, workspace: str) -> list[str]:
+        """Tenants that have messages in a workspace, in alphabetical order."""
+        drawers = self._disk.drawers
+        return sorted({each.tenant for each in self._disk.owners_of(workspace) if drawers[each].messages})
+
     async def troubles(self, tenant: str, workspace: str, *, limit: int = 200) -> Troubles:
         """What needs somebody in a workspace, at most so much of each kind."""
         unknown, dead, broken = list[StateRow](), list[MessageRow](), list[StateRow]()
         for drawer in self._drawers(Owner(tenant, workspace)):
             states = drawer.states.values()
             unknown += (row for row in states if row.kind == "intent" and row.state == "unknown" and row.live)
-            dead += (row for row in drawer.messages.values() if row.state == "dead_lettered" and self._is_dead(row))
+            dead += (row for row in drawer.messages.values() if self._disk.is_dead(row))
             last = max((row for row in states if row.kind == "turn"), key=_by_seq, default=None)
             broken += [last] if last is not None and last.state in BROKEN else []
         unknown.sort(key=_by_seq, reverse=True)
@@ -377,11 +437,6 @@ class MemoryHistory:
         broken.sort(key=_by_seq, reverse=True)
         most = max(limit, 0)
         return Troubles(unknown[:most], dead[:most], broken[:most])
-
-    def _is_dead(self, row: MessageRow) -> bool:
-        """Whether nobody has sent it again or forgotten it."""
-        mark = self._disk.states.get(StateKey("dead_letter", row.id))
-        return mark is None or mark.state not in SETTLED
 
     def _drawers(self, owner: Owner) -> list[_Drawer]:
         drawers = self._disk.drawers
@@ -452,13 +507,20 @@ class MemoryStore:
         for batch in batches:
             error = self._fence(batch) or failed.get(batch.owner)
             if error is None:
-                error = _refusal(batch)
+                error = _refusal(batch, self._disk)
                 if error is None:
                     self._disk.write(batch)
                 else:
                     failed[batch.owner] = error
             results.append(BatchResult(error))
         return results
+
+    async def erase(self, owner: Owner, *, until_seq: int | None = None, limit: int = 1000) -> int:
+        """Take away a bounded slice of the rows of a session; how many went."""
+        self._check_open()
+        if self._epoch != self._disk.epoch:
+            raise self._fenced(self._epoch)
+        return self._disk.erase(owner, until_seq, max(limit, 1))
 
     async def close(self) -> None:
         """Let go of it. The rows stay on the disk."""
@@ -470,13 +532,14 @@ class MemoryStore:
             raise StoreUnavailableError("the memory store is not open", hint="open() it first")
 
     def _fence(self, batch: Batch) -> FencedError | None:
+        return None if batch.epoch == self._epoch == self._disk.epoch else self._fenced(batch.epoch)
+
+    def _fenced(self, epoch: int) -> FencedError:
         current = self._disk.epoch
-        if batch.epoch == self._epoch == current:
-            return None
         return FencedError(
-            f"a batch of epoch {batch.epoch} was refused: the store is at epoch {current}",
+            f"a batch of epoch {epoch} was refused: the store is at epoch {current}",
             hint="somebody has opened the store since; load again",
-            epoch=batch.epoch,
+            epoch=epoch,
             current=current,
         )
 
@@ -489,16 +552,25 @@ class MemoryStore:
         return max(rows, key=_by_seq, default=None)
 
 
+def _named_in(row: StateRow) -> Iterable[str]:
+    """The ids of the blobs that a row names; none if it is no row that may."""
+    if row.kind not in NAMING_KINDS or '"b":[' not in row.body:
+        return ()
+    with contextlib.suppress(ValueError, AttributeError):
+        return [f"{row.tenant}:{digest}" for digest in json.loads(row.body).get("b", ())]
+    return ()
+
+
 def _loaded(drawers: list[_Drawer]) -> Loaded:
     messages = [row for drawer in drawers for row in drawer.live_messages.values()]
     states = [row for drawer in drawers for row in drawer.live_states.values()]
     return Loaded(sorted(messages, key=_by_place), sorted(states, key=_by_seq))
 
 
-def _refusal(batch: Batch) -> UnstorableError | None:
+def _refusal(batch: Batch, disk: MemoryDisk) -> UnstorableError | None:
     """What a file could not keep is refused here too: code that works in memory shall work on disk."""
     for row in batch.rows:
-        reason = _flaw(row)
+        reason = _flaw(row) or disk.taken(row)
         if reason:
             return UnstorableError(
                 f"a row of {batch.owner} was refused: {reason}",

@@ -17,7 +17,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from laneway.errors import LanewayError, StoreUnavailableError, UnknownStoreError
 from laneway.records import check_whole
@@ -34,12 +34,13 @@ from laneway.rows import (
     StateRow,
     Troubles,
 )
-from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, refused
+from laneway.stores.sqlite_file import StoreCheck, backup_file, check_file, connect, refused
+from laneway.stores.sqlite_reading import SqliteReading
 from laneway.stores.sqlite_threads import Reader
 from laneway.stores.sqlite_writer import FILES, OpenFile
 from laneway.stores.statements import statement
 
-__all__ = ("BUSY_MS", "SqliteHistory", "SqliteStore")
+__all__ = ("BUSY_MS", "SqliteHistory", "SqliteLooking", "SqliteStore")
 
 BUSY_MS: Final = 5000
 BUSY_MAX_MS: Final = 600_000
@@ -120,6 +121,10 @@ class SqliteStore:
         file = self._open_file()
         return await file.commit(batches) if batches else []
 
+    async def erase(self, owner: Owner, *, until_seq: int | None = None, limit: int = 1000) -> int:
+        """Take away a bounded slice of the rows of a session; how many went."""
+        return await self._open_file().erase(owner, until_seq, max(limit, 1))
+
     async def close(self) -> None:
         """Let go of it; what was asked before is done first. The last user to close really closes the file."""
         with FILES.lock:
@@ -168,10 +173,50 @@ class SqliteStore:
         return await _ask(file.loads, file.path, work)
 
 
+class _Opened(Protocol):
+    """What a history reads from."""
+
+    def _open_file(self) -> Any:
+        """Where its connection is."""
+
+
+class SqliteLooking:
+    """A store that is only looked at, while its owner may go on writing; nothing is locked. Close it on no loop."""
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_ms: int = BUSY_MS) -> None:
+        self.path = _real(path)
+        with SqliteReading(self.path, busy_ms=busy_ms):
+            pass  # it is there, and of a version that is known
+        self._busy_ms = busy_ms
+        self.queries = Reader(f"laneway-store-look-{self.path}", self.path, self._connect, sqlite3.Connection.close)
+        self.history = SqliteHistory(self)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = connect(self.path, busy_ms=self._busy_ms, read_only=True)
+        connection.execute("BEGIN")  # everything as it is at one moment
+        return connection
+
+    def _open_file(self) -> SqliteLooking:
+        return self
+
+    async def load_session(self, owner: Owner) -> Loaded:
+        """All live rows of one session."""
+
+        def work(connection: sqlite3.Connection) -> Loaded:
+            messages = _select(connection, MessageRow, "live_messages_of_session", owner._asdict())
+            return Loaded(messages, _select(connection, StateRow, "live_states_of_session", owner._asdict()))
+
+        return await _ask(self.queries, self.path, work)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.queries.close()
+
+
 class SqliteHistory:
     """The read side of an SQLite store: it has a thread of its own and never holds up a write."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: _Opened) -> None:
         self._store = store
 
     async def message(self, message_id: str) -> MessageRow | None:
@@ -292,6 +337,24 @@ class SqliteHistory:
 
         def work(connection: sqlite3.Connection) -> list[str]:
             return [row[0] for row in connection.execute(statement("sessions"), facts)]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
+
+    async def workspaces(self) -> list[str]:
+        """The workspaces that have messages, whatever the tenant."""
+
+        def work(connection: sqlite3.Connection) -> list[str]:
+            return [row[0] for row in connection.execute(statement("all_workspaces"))]
+
+        file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
+        return await _ask(file.queries, file.path, work)
+
+    async def tenants(self, workspace: str) -> list[str]:
+        """Tenants that have messages in a workspace, in alphabetical order."""
+
+        def work(connection: sqlite3.Connection) -> list[str]:
+            return [row[0] for row in connection.execute(statement("tenants"), {"workspace": workspace})]
 
         file = self._store._open_file()  # noqa: SLF001 - the two sides of one store
         return await _ask(file.queries, file.path, work)

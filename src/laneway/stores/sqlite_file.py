@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -326,8 +327,12 @@ def backup_file(
         raise StoreInUseError(
             f"{target} is a store that is open (pid {holder})", hint="choose another path for the copy", path=target
         )
-    part = f"{target}.part-{os.getpid()}"
+    part = ""
     try:
+        handle, part = tempfile.mkstemp(
+            dir=os.path.dirname(target), prefix=".laneway-"
+        )  # its owner's alone, as a store
+        os.close(handle)
         _copy(path, part, busy_ms=busy_ms, progress=progress)
         for side in ("-wal", "-shm"):  # the log of what was there before does not belong to the copy
             with contextlib.suppress(FileNotFoundError):

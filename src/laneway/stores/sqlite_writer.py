@@ -16,8 +16,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
 from laneway.errors import StoreUnavailableError
-from laneway.rows import Batch, BatchResult, Lookup, MessageRow
+from laneway.rows import Batch, BatchResult, Lookup, MessageRow, Owner
 from laneway.stores.locks import FileLock
+from laneway.stores.sqlite_erasing import erase_slice
 from laneway.stores.sqlite_file import (
     SEQ_BLOCK,
     check_place,
@@ -45,6 +46,12 @@ class _Commit(NamedTuple):
 
 class _Find(NamedTuple):
     lookups: Sequence[Lookup]
+
+
+class _Erase(NamedTuple):
+    owner: Owner
+    until_seq: int | None
+    limit: int
 
 
 class OpenFile:
@@ -78,11 +85,16 @@ class OpenFile:
         found: list[MessageRow | None] = await self._ask(_Find(lookups))
         return found
 
+    async def erase(self, owner: Owner, until_seq: int | None, limit: int) -> int:
+        """Have a slice of the rows of a session taken away; how many went."""
+        gone: int = await self._ask(_Erase(owner, until_seq, limit))
+        return gone
+
     def stop(self) -> None:
         """End after what was asked before."""
         self._queue.put(None)
 
-    async def _ask(self, content: _Commit | _Find) -> Any:
+    async def _ask(self, content: _Commit | _Find | _Erase) -> Any:
         loop = asyncio.get_running_loop()
         question = Question(content, loop, loop.create_future())
         self._queue.put(question)
@@ -150,6 +162,7 @@ class OpenFile:
         is_last = False
         while not is_last and (first := self._queue.get()) is not None:
             questions, is_last = self._all_that_wait(first)
+            last = questions.pop() if isinstance(questions[-1].content, _Erase) else None
             commits = [each for each in questions if isinstance(each.content, _Commit)]
             # What was asked before the first commit need not wait for it; everything else sees all commits.
             early = 0
@@ -162,6 +175,8 @@ class OpenFile:
             for question in questions[early:]:
                 if isinstance(question.content, _Find):
                     self._find(connection, question, answers)
+            if last is not None:
+                connection = self._erase(connection, last, answers)
             answers.send()
         return connection
 
@@ -178,9 +193,10 @@ class OpenFile:
         answers.send()
 
     def _all_that_wait(self, first: Question) -> tuple[list[Question], bool]:
+        """What is in the queue, up to something that is to be erased: that comes after what came before it."""
         questions = [first]
         with contextlib.suppress(Empty):
-            while len(questions) < GROUP_MAX:
+            while len(questions) < GROUP_MAX and not isinstance(questions[-1].content, _Erase):
                 question = self._queue.get_nowait()
                 if question is None:
                     return questions, True
@@ -205,6 +221,18 @@ class OpenFile:
         if connection.in_transaction:  # it could not even be rolled back
             connection = self._connect_again(connection)
         return connection
+
+    def _erase(self, connection: sqlite3.Connection, question: Question, answers: Answers) -> sqlite3.Connection:
+        try:
+            self._check_identity()
+            answers.add(question, erase_slice(connection, *question.content, epoch=self.epoch))
+        except sqlite3.Error as error:
+            roll_back(connection)
+            answers.add(question, None, refused(error, self.path, "write"))
+        except Exception as error:  # noqa: BLE001 - the thread lives on, and nobody waits for ever
+            roll_back(connection)
+            answers.add(question, None, wrapped(error, self.path))
+        return self._connect_again(connection) if connection.in_transaction else connection
 
     def _check_identity(self) -> None:
         """SQLite would go on writing to a file that has no name any more, and all of it would be lost."""

@@ -16,11 +16,11 @@ from threading import Lock
 from typing import Final
 
 from laneway.errors import FencedError, LanewayError, UnstorableError
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, MessageRow, Owner, StateRow
+from laneway.rows import Batch, BatchResult, EntryRow, EventRow, MessageRow, Owner, StateRow, taken_by
 from laneway.stores.sqlite_file import SEQ_BLOCK, get_meta, refused, set_meta
 from laneway.stores.statements import statement
 
-__all__ = ("Sequencer", "write_group")
+__all__ = ("Sequencer", "begin", "roll_back", "write_group")
 
 SEQ_MAX: Final = 2**63 - 1
 _DONE: Final = BatchResult()
@@ -182,7 +182,8 @@ def roll_back(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def _begin(connection: sqlite3.Connection, epoch: int) -> None:
+def begin(connection: sqlite3.Connection, epoch: int) -> None:
+    """Begin a transaction of this owner; raises `FencedError` when there is another one."""
     connection.execute("BEGIN IMMEDIATE")
     current = get_meta(connection, "epoch")
     if current != epoch:
@@ -194,7 +195,7 @@ def _write_together(
 ) -> None:
     loads = _loads(batches)
     highest = max(load.highest() for load in loads)
-    _begin(connection, epoch)
+    begin(connection, epoch)
     for load in loads:
         load.write(connection)
     _commit(connection, highest, sequencer)
@@ -206,7 +207,7 @@ def _write_one_by_one(
     failed: dict[int, Exception] = {}
     owners: dict[Owner, Exception] = {}
     highest = 0
-    _begin(connection, epoch)
+    begin(connection, epoch)
     for number, batch in enumerate(batches):
         if batch.owner in owners:
             failed[number] = owners[batch.owner]
@@ -222,7 +223,8 @@ def _write_one_by_one(
             if not _is_of_the_rows(error):
                 raise
             connection.execute("ROLLBACK TO batch")
-            failed[number] = owners[batch.owner] = _bad_batch(batch, path, error)
+            reason = _taken(connection, batch) or f"{type(error).__name__}: {error}"
+            failed[number] = owners[batch.owner] = _bad_batch(batch, path, error, reason)
         connection.execute("RELEASE batch")
     _commit(connection, highest, sequencer)
     return failed
@@ -247,13 +249,29 @@ def _is_of_the_rows(error: Exception) -> bool:
     return True
 
 
-def _bad_batch(batch: Batch, path: str, error: Exception) -> UnstorableError:
+def _taken(connection: sqlite3.Connection, batch: Batch) -> str:
+    """Which id of a batch is somebody else's already; empty if none is."""
+    for row in batch.rows:
+        old: MessageRow | StateRow | None = None
+        with contextlib.suppress(sqlite3.Error, ValueError, OverflowError):  # an id that is no text is nobody's
+            if isinstance(row, MessageRow):
+                found = connection.execute(statement("message_by_id"), {"id": row.id}).fetchone()
+                old = found and MessageRow._make(found)
+            elif isinstance(row, StateRow):
+                found = connection.execute(statement("state_by_key"), {"kind": row.kind, "id": row.id}).fetchone()
+                old = found and StateRow._make(found)
+        if old is not None and isinstance(row, MessageRow | StateRow) and (reason := taken_by(old, row)):
+            return reason
+    return ""
+
+
+def _bad_batch(batch: Batch, path: str, error: Exception, reason: str) -> UnstorableError:
     refusal = UnstorableError(
-        f"the store {path} refused a batch of {batch.owner}: {type(error).__name__}: {error}",
+        f"the store {path} refused a batch of {batch.owner}: {reason}",
         hint="nothing of it was written; mend its rows and send it again",
         path=path,
         owner=batch.owner,
-        reason=str(error),
+        reason=reason,
     )
     refusal.__cause__ = error
     return refusal

@@ -13,6 +13,7 @@ from laneway.sync.streams import Stream
 from laneway.sync.twins import Twin, awaited, on_loop
 
 if TYPE_CHECKING:
+    from laneway.kernel.histories import RunHistory
     from laneway.mail import Mode, Receipt
     from laneway.options import SessionOptions
     from laneway.sync.background import Portal
@@ -158,7 +159,10 @@ class Session(Twin[AsyncSession]):
     runs = awaited(AsyncSession.runs)
     run_snapshot = awaited(AsyncSession.run_snapshot)
     run_events = awaited(AsyncSession.run_events)
+    explain_run = awaited(AsyncSession.explain_run)
     resume_run = awaited(AsyncSession.resume_run)
+    run_history = awaited(AsyncSession.run_history)
+    replay = awaited(AsyncSession.replay)
     current_run = on_loop(AsyncSession.current_run)
     active_tools = on_loop(AsyncSession.active_tools)
     explain = on_loop(AsyncSession.explain)
@@ -166,6 +170,22 @@ class Session(Twin[AsyncSession]):
     save = awaited(AsyncSession.save)
     ledger = awaited(AsyncSession.ledger)
     settle = awaited(AsyncSession.settle)
+
+    def fork(
+        self,
+        run: str | RunHistory,
+        step: int | None = None,
+        *,
+        prompt: str = "",
+        session_id: str | None = None,
+        **overrides: Any,
+    ) -> Session:
+        """A new session that goes on live from a step of a run: what came before is as it was, and is not done again.
+
+        Without `step` it goes on after the last one, which needs a `prompt`. The run stays as it is.
+        """
+        more = {"prompt": prompt, "session_id": session_id, **overrides}
+        return Session(self._portal, self._portal.wait("Session.fork()", self._twin.fork, run, step, **more))
 
     # ---- what waits ----
 
@@ -187,6 +207,16 @@ class Session(Twin[AsyncSession]):
     register_hook = on_loop(AsyncSession.register_hook)
     unregister_hook = on_loop(AsyncSession.unregister_hook)
     hook_count = on_loop(AsyncSession.hook_count)
+    tenant_id = on_loop(AsyncSession.tenant_id)
+    principal = on_loop(AsyncSession.principal)
+    agent_template_id = on_loop(AsyncSession.agent_template_id)
+    correlation_id = on_loop(AsyncSession.correlation_id)
+    trace_events = on_loop(AsyncSession.trace_events)
+    emit = awaited(AsyncSession.emit)
+    passivate = awaited(AsyncSession.passivate)
+    invoke_peer = awaited(AsyncSession.invoke_peer)
+    peer_answer = awaited(AsyncSession.peer_answer)
+    set_budget_guard = on_loop(AsyncSession.set_budget_guard)
     skills_available = on_loop(AsyncSession.skills_available)
     skill_problems = on_loop(AsyncSession.skill_problems)
     use_skill = on_loop(AsyncSession.use_skill)

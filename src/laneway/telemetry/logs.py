@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 from laneway.agent_events import AgentEvent, ToolQueuedEvent, ToolStartEvent
 from laneway.errors import ConfigError
 from laneway.events import Event, MessageStarted
+from laneway.identity import AT_WORK
 from laneway.telemetry.context import REQUEST_ID
 from laneway.telemetry.redaction import redact, redact_tree
 
@@ -114,6 +115,8 @@ class JsonFormatter(logging.Formatter):
         }
         if request_id := REQUEST_ID.get():
             line["request_id"] = request_id
+        if (identity := AT_WORK.get()) is not None:
+            line |= identity.labels
         if trouble := _trouble(record, self):
             line["error"] = trouble
         for name, value in _facts(record).items():
@@ -128,6 +131,8 @@ class ConsoleFormatter(logging.Formatter):
         """The line, and the trace of an error below it."""
         parts = [_stamp(record), f"{record.levelname.lower():7}", record.name, _one_line(_message(record))]
         parts += [f"{name}={_one_line(str(value))}" for name, value in _facts(record).items()]
+        if (identity := AT_WORK.get()) is not None:
+            parts += [f"{name}={value}" for name, value in identity.labels.items()]  # a label is one line of text
         if request_id := REQUEST_ID.get():
             parts.append(f"[{request_id}]")
         trouble = _trouble(record, self)

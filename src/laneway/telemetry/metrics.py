@@ -36,12 +36,13 @@ from laneway.mail import MessageState
 from laneway.options import SESSION_LANES
 from laneway.telemetry.fairness import Fairness
 
-__all__ = ("CONTENT_TYPE", "LaneMoment", "Metrics", "Moment", "lane_label", "task_lane")
+__all__ = ("CONTENT_TYPE", "OTHER", "LaneMoment", "Metrics", "Moment", "lane_label", "task_lane")
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OTHER: Final = "other"
 TOOLS_MAX: Final = 100
 LANES_MAX: Final = 200
+BUDGETS_MAX: Final = 100
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 EDGES_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 EDGES_MS: Final = tuple(round(edge * 1000) for edge in EDGES_S)
@@ -97,8 +98,17 @@ class Moment:
     """External tasks that have not ended, by lane and state."""
     workers: Counts[str] = field(default_factory=Counts)
     """Workers by their health."""
+    budgets: dict[str, float] = field(default_factory=dict)
+    """Budgets by name: how much of the limit the fullest count has spent."""
+    runs_parked: int = 0
     tasks_claimed: int = 0
     task_leases_lost: dict[str, int] = field(default_factory=dict)
+
+    def add_budget(self, name: str, share: float) -> None:
+        """A count of a budget. Tenants name their own as they like: those are one."""
+        if name not in self.budgets and len(self.budgets) >= BUDGETS_MAX:
+            name = OTHER
+        self.budgets[name] = max(share, self.budgets.get(name, 0.0))
 
     def lane(self, name: str) -> LaneMoment:
         """The lanes that are shown under a name."""
@@ -299,6 +309,7 @@ class Metrics(Collector):
         lost = "Workspaces whose store another process has taken over."
         yield CounterMetricFamily("laneway_lease_lost", lost, self.moment.leases_lost)
         yield from self._tasks()
+        yield from self._budgets()
         yield CounterMetricFamily("laneway_model_cost_usd", "What model calls have cost, as far as known.", self._cost)
 
     def _lanes(self) -> Iterator[Metric]:
@@ -318,6 +329,17 @@ class Metrics(Collector):
             oldest.add_metric([name], lane.oldest_ms / 1000)
             waits.add_metric([name], _buckets(lane.waits), lane.waited_ms / 1000)
         yield from (size, running, width, oldest, waits)
+
+    def _budgets(self) -> Iterator[Metric]:
+        spent = GaugeMetricFamily(
+            "laneway_budget_spent_ratio", "How much of a budget its fullest count has spent.", labels=["budget"]
+        )
+        for name, share in sorted(self.moment.budgets.items()):
+            spent.add_metric([name], share)
+        yield spent
+        yield GaugeMetricFamily(
+            "laneway_runs_parked", "Runs that wait for a budget, those at rest included.", self.moment.runs_parked
+        )
 
     def _tasks(self) -> Iterator[Metric]:
         now = self.moment

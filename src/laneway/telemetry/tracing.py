@@ -37,6 +37,7 @@ from laneway.agent_events import (
 from laneway.dialogue import ResultStatus, Usage
 from laneway.errors import ConfigError, LanewayError
 from laneway.events import Event, MessageInjected, TurnEnded, TurnStarted
+from laneway.identity import IDENTITY_LABELS, Identity
 from laneway.mail import Receipt, TurnState
 from laneway.telemetry import semconv
 from laneway.telemetry.redaction import redact, redact_tree
@@ -287,7 +288,9 @@ class Tracing:
             self._end_call(run, event)
         elif isinstance(event, ErrorEvent):
             run.error = event.error_kind
-        elif self._content and isinstance(event, StartEvent):
+        if isinstance(event, StartEvent) and event.identity is not None:
+            run.span.set_attributes({semconv.IDENTITY + name: label for name, label in event.identity.labels.items()})
+        if self._content and isinstance(event, StartEvent):
             run.span.set_attribute(semconv.INPUT_MESSAGES, _said("user", event.prompt))
         elif self._content and isinstance(event, EndEvent):
             run.span.set_attribute(semconv.OUTPUT_MESSAGES, _said("assistant", event.text))
@@ -296,7 +299,9 @@ class Tracing:
         """An event of a sub-agent, as its parent tells it."""
         kind = envelope.get("type")
         if kind in NESTED:
-            self.on_agent_event(AGENT_EVENTS[kind](**envelope["payload"], **envelope["metadata"]), model)
+            facts = dict(envelope["metadata"])
+            identity = Identity(**{name: facts.pop(name) for name in IDENTITY_LABELS if name in facts})
+            self.on_agent_event(AGENT_EVENTS[kind](**envelope["payload"], **facts, identity=identity), model)
 
     @staticmethod
     def _on_delta(run: _Run, event: AgentEvent) -> None:

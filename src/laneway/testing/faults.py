@@ -14,7 +14,7 @@ from laneway.rows import Batch, BatchResult, Loaded, Lookup, MessageRow, Owner
 __all__ = ("FaultyStore",)
 
 When = Literal["before", "after"]
-Call = Literal["open", "load", "find", "commit"]
+Call = Literal["open", "load", "find", "commit", "erase"]
 
 
 @dataclass(slots=True)
@@ -122,6 +122,12 @@ class FaultyStore:
             results = await self._commit(batches, order)
             await self._dawdle()
             return results
+
+    async def erase(self, owner: Owner, *, until_seq: int | None = None, limit: int = 1000) -> int:
+        """Take away a slice, or not."""
+        async with self._turn:
+            await self._pass("erase")
+            return await self.inner.erase(owner, until_seq=until_seq, limit=limit)
 
     async def close(self) -> None:
         """Let go of it."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from laneway.errors import FencedError, StoreUnavailableError
+from laneway.errors import FencedError, StoreUnavailableError, UnstorableError
 from laneway.ports import History, Store
 from laneway.rows import (
     Batch,
@@ -84,18 +84,7 @@ def message_row(row_id: str, owner: Owner = OWNER, *, seq: int, **fields: Any) -
 
 def state_row(kind: str, row_id: str, owner: Owner = OWNER, *, seq: int, **fields: Any) -> StateRow:
     """A live state row, unless the fields say otherwise."""
-    row = StateRow(
-        kind=kind,
-        id=row_id,
-        tenant=owner.tenant,
-        workspace=owner.workspace,
-        session=owner.session,
-        seq=seq,
-        live=1,
-        state="running",
-        body="{}",
-    )
-    return row._replace(**fields)
+    return StateRow(kind, row_id, *owner, seq, 1, "running", "{}")._replace(**fields)
 
 
 def event_row(owner: Owner = OWNER, *, seq: int, **fields: Any) -> EventRow:
@@ -232,8 +221,8 @@ async def check_writing_twice_is_writing_once(open_store: OpenStore) -> None:
         await _commit(store, OWNER, *rows)
         assert await _everything(store, OWNER) == rows
     changed: tuple[Row, ...] = (
-        message_row("m", seq=5, live=0, state="ran", outcome="succeeded", platform_id="q", body="new", ended_ms=7),
-        state_row("turn", "t", seq=6, live=0, state="ended", body="new"),
+        message_row("m", seq=1, live=0, state="ran", outcome="succeeded", platform_id="q", body="new", ended_ms=7),
+        state_row("turn", "t", seq=2, live=0, state="ended", body="new"),
         entry_row(seq=4, role="assistant", text="new"),
     )
     await _commit(store, OWNER, *changed, event_row(seq=3, type="something_else"))
@@ -241,15 +230,28 @@ async def check_writing_twice_is_writing_once(open_store: OpenStore) -> None:
     assert await store.load_session(OWNER) == Loaded([], [])
     assert await store.find([Lookup(OWNER, "slack", "p", 0), Lookup(OWNER, "slack", "q", 0)]) == [None, changed[0]]
 
-    moved = (message_row("m", OTHER, seq=8, platform_id="q"), state_row("turn", "t", OTHER, seq=9))
-    await _commit(store, OTHER, *moved)
-    assert await store.load_session(OTHER) == Loaded([moved[0]], [moved[1]])
-    assert await store.history.messages(OWNER) == []
-    assert await store.history.states(OWNER, "turn") == []
-    assert await store.find([Lookup(OWNER, "slack", "q", 0), Lookup(OTHER, "slack", "q", 0)]) == [None, moved[0]]
-    same_in_one = [Batch(OTHER, store.epoch, (moved[0]._replace(state=f"s{n}"),)) for n in range(5)]
-    assert await store.commit(same_in_one) == [BatchResult()] * 5
-    assert (await store.load_session(OTHER)).messages == [moved[0]._replace(state="s4")]
+    same = [message_row("m", seq=1, state=f"s{n}") for n in range(5)]
+    assert await store.commit([Batch(OWNER, store.epoch, (row,)) for row in same]) == [BatchResult()] * 5
+    assert await store.history.messages(OWNER) == same[-1:]
+    await store.close()
+
+
+async def check_an_id_of_something_else_is_refused(open_store: OpenStore) -> None:
+    """No row takes the place of one of another session, and no message or turn that of an earlier one."""
+    store = open_store("taken")
+    await store.open()
+    rows = (message_row("m", seq=1), state_row("turn", "t", seq=2), state_row("round", "r", seq=3))
+    await _commit(store, OWNER, *rows)
+    others = [row._replace(tenant=OTHER.tenant, workspace=OTHER.workspace, session=OTHER.session) for row in rows]
+    for row in (*others, rows[0]._replace(seq=8), rows[1]._replace(seq=9)):
+        owner = Owner(row.tenant, row.workspace, row.session)
+        (result,) = await store.commit([Batch(owner, store.epoch, (event_row(owner, seq=7), row))])
+        assert isinstance(result.error, UnstorableError), row
+        assert repr(row.id) in str(result.error), row
+        assert await store.history.events(owner) == []
+    assert await store.load_session(OWNER) == Loaded([rows[0]], list(rows[1:]))
+    assert await store.load_session(OTHER) == Loaded([], [])
+    await _commit(store, OWNER, rows[2]._replace(seq=10))  # a round is written again with another number
     await store.close()
 
 
@@ -623,8 +625,9 @@ async def check_commits_at_once_are_all_there(open_store: OpenStore) -> None:
     owners = [Owner("acme", "main", f"chat-{n}") for n in range(20)]
 
     async def talk(owner: Owner) -> None:
+        seq = store.next_seq()
         for number in range(10):
-            row = message_row(f"{owner.session}-m", owner, seq=store.next_seq(), state=f"s{number}")
+            row = message_row(f"{owner.session}-m", owner, seq=seq, state=f"s{number}")
             results = await store.commit(
                 [Batch(owner, store.epoch, (row, event_row(owner, seq=store.next_seq()))), Batch(owner, -1, (row,))]
             )
@@ -710,6 +713,52 @@ async def check_the_last_user_closes(open_store: OpenStore) -> None:
     await store.close()
 
 
+async def check_what_is_erased_is_gone(open_store: OpenStore) -> None:
+    """In slices: what is over up to a number, or everything; blobs go with the last row that names them."""
+    store = open_store("erasing")
+    await store.open()
+    both, one = "a" * 64, "b" * 64
+    blobs = [StateRow("blob", f"acme:{each}", "acme", "", "", 1, 0, "", "text") for each in (both, one)]
+    naming = f'{{"v":1,"b":["{both}","{one}"]}}'
+    marks = [("sent", "retried"), ("left", "open")]
+    rows: list[Row] = [
+        *(message_row(f"m{seq}", seq=seq, live=int(seq > 8), state="ran") for seq in range(5, 10)),
+        *(message_row(name, seq=10 + at, live=0, state=DEAD) for at, (name, _) in enumerate(marks)),
+        *(state_row("dead_letter", name, seq=12, live=0, state=state) for name, state in marks[:1]),
+        *(state_row("turn", f"t{seq}", seq=seq, live=int(seq == 14)) for seq in (13, 14, 40)),
+        state_row("identity", "chat-1", seq=15, live=0),
+        state_row("round", "r/1", seq=16, live=0, body=naming),
+        *(event_row(seq=seq) for seq in (20, 21, 41)),
+        *(entry_row(seq=seq) for seq in (22, 42)),
+    ]
+    await _commit(store, OWNER, *rows, *blobs)
+    await _commit(store, OTHER, state_row("round", "s/1", OTHER, seq=30, body=f'{{"v":1,"b":["{both}"]}}'))
+    gone = 0
+    while slice_ := await store.erase(OWNER, until_seq=30, limit=3):
+        assert slice_ <= 3
+        gone += slice_
+    assert gone == 11, gone
+    history = store.history
+    assert (await history.tenants("main"), await history.tenants("none")) == (["acme"], [])
+    assert [row.id for row in await history.messages(OWNER)] == ["m9", "left"]
+    assert [row.id for row in await history.states(OWNER, "turn")] == ["t14", "t40"]
+    assert len(await history.states(OWNER, "identity")) == 1
+    assert [row.seq for row in await history.events(OWNER)] == [41]
+    assert [row.seq for row in await history.entries(OWNER)] == [42]
+    found = await history.states_by_id("blob", [f"acme:{both}", f"acme:{one}"])
+    assert [row is None for row in found] == [False, True]
+    while await store.erase(OWNER, limit=2):
+        loaded = await store.load_session(OWNER)
+        assert not loaded.messages
+    assert await history.sessions("acme", "main") == []
+    left: list[Row] = [*await history.states(OWNER, "identity"), *await history.events(OWNER)]
+    assert [*left, *await history.entries(OWNER)] == []
+    assert await store.erase(OTHER) == 1
+    assert await history.states_by_id("blob", [f"acme:{both}"]) == [None]
+    assert await store.erase(OTHER) == 0
+    await store.close()
+
+
 async def _expect_closed(store: Store) -> None:
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: store.commit([]),
@@ -731,6 +780,7 @@ async def _expect_closed(store: Store) -> None:
 STORE_CHECKS: Final[tuple[Callable[[OpenStore], Awaitable[None]], ...]] = (
     check_every_row_comes_back,
     check_writing_twice_is_writing_once,
+    check_an_id_of_something_else_is_refused,
     check_a_forgotten_state_is_gone,
     check_only_live_rows_are_loaded,
     check_find_sees_what_was_asked_before,
@@ -744,5 +794,6 @@ STORE_CHECKS: Final[tuple[Callable[[OpenStore], Awaitable[None]], ...]] = (
     check_commits_at_once_are_all_there,
     check_numbers_only_go_up,
     check_the_last_user_closes,
+    check_what_is_erased_is_gone,
 )
 """Each claim about a store on its own."""

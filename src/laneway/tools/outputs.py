@@ -3,7 +3,7 @@
 An artifact is a file named by the SHA-256 of its content, so the same output is kept once and a name never changes its
 meaning. It is written beside its place and moved there when it is whole: whoever finds one finds all of it. A file that
 was being written when the process died stays behind as `.part-…` and may be deleted. Nothing here ever fails a call:
-what cannot be kept is dropped, and the text says so.
+what cannot be kept is dropped, and the text says so. How long files are kept is decided in `runtime.artifacts`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = (
     "Capped",
     "Spool",
     "ToolRefusedError",
-    "artifact_name",
+    "artifact_place",
     "as_output",
     "cap",
     "cap_output",
@@ -159,13 +159,28 @@ def _sha256() -> hashlib._Hash:
     return hashlib.sha256()
 
 
-def artifact_name(context: ToolContext, artifact: str) -> str:
-    """The name of the file of an artifact in the folder for artifacts; refuses what is not the name of one."""
+def artifact_place(context: ToolContext, artifact: str) -> tuple[str, str]:
+    """The folder and the name of the file of an artifact; refuses what is not the name of one.
+
+    What a session was imported with is beside its store, wherever this host keeps what is new.
+    """
     if not _ARTIFACT_ID.fullmatch(artifact):
         raise ToolRefusedError(f"{artifact[:100]!r} is not the name of an artifact: those are 64 hexadecimal digits")
     if not context.artifacts:
         raise ToolRefusedError("there is no folder for artifacts here, so none were kept")
-    return artifact
+    beside = context.extra.get("kept")
+    is_there = os.path.exists(os.path.join(context.artifacts, artifact))
+    return beside if beside and not is_there else context.artifacts, artifact
+
+
+def _settle(folder: str) -> None:
+    """Have the names in a folder on the disk: a row will promise that they are."""
+    if os.name == "posix":
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 class Spool:
@@ -243,7 +258,7 @@ class Spool:
         if not self._context.artifacts:
             self.problem = "there is no folder for artifacts"
             return None
-        os.makedirs(self._context.artifacts, exist_ok=True)
+        os.makedirs(self._context.artifacts, mode=0o700, exist_ok=True)
         while True:  # a process that died may have left one, and its number may be ours now
             name = os.path.join(self._context.artifacts, f".part-{os.getpid()}-{next(_numbers)}")
             with suppress(FileExistsError):
@@ -256,11 +271,15 @@ class Spool:
             return None
         part = self._file.name
         name = self._digest.hexdigest()
+        hold = self._context.extra.get("hold")
+        if hold is not None:  # before it is there: nobody names it yet, and what nobody names is taken away
+            hold(name)
         try:
             self._file.flush()
             os.fsync(self._file.fileno())  # a name that promises its content must not outlive it
             self._file.close()
             os.replace(part, os.path.join(os.path.dirname(part), name))
+            _settle(os.path.dirname(part))
         except OSError as error:
             self.discard()
             self.problem = f"writing it failed ({error.strerror or error})"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from laneway.dialogue import Intent, ToolContext, ToolOutput
 from laneway.records import Effect
-from laneway.tools.outputs import ARTIFACT_PREFIX, ToolRefusedError, artifact_name, in_thread
+from laneway.tools.outputs import ARTIFACT_PREFIX, ToolRefusedError, artifact_place, in_thread
 from laneway.tools.patches import apply_hunks, parse_diff, reverse
 from laneway.tools.paths import (
     Place,
@@ -78,8 +78,8 @@ def _locate(context: ToolContext, path: str, tool: str) -> Place:
     A link does not lead to what the permissions forbid to this tool.
     """
     if path.startswith(ARTIFACT_PREFIX):
-        name = artifact_name(context, path.removeprefix(ARTIFACT_PREFIX))
-        return Place(root=os.path.realpath(context.artifacts), parts=(name,))
+        folder, name = artifact_place(context, path.removeprefix(ARTIFACT_PREFIX))
+        return Place(root=os.path.realpath(folder), parts=(name,))
     place = _elsewhere(context, path, tool)
     if place is None:
         if not os.path.isdir(context.workspace):

@@ -192,14 +192,17 @@ _TASK: Final[dict[str, type]] = {
     "state": str,
 }
 
+LABELS: Final = ("correlation_id", "principal", "agent_template_id")
+
 
 def _lease_of(value: object, field: str) -> Lease:
     body = _a(dict, value, field)
     task = _a(dict, body.get("task"), f"{field}.task")
     for name, kind in _TASK.items():
         _a(kind, task.get(name), f"{field}.task.{name}")
-    if task.setdefault("correlation_id", None) is not None:
-        _a(str, task["correlation_id"], f"{field}.task.correlation_id")
+    for label in LABELS:  # a host of an earlier version knows fewer
+        if task.setdefault(label, None) is not None:
+            _a(str, task[label], f"{field}.task.{label}")
     if task["effect"] not in list(Effect):
         raise _FlawError(f"{field}.task.effect should be one of {', '.join(Effect)}, not {task['effect']!r:.60}")
     lease_ms = _a(int, body.get("lease_ms"), f"{field}.lease_ms")

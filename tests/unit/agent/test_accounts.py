@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from laneway.errors import ModelLimitedError
 from laneway.models import ScriptedModel, fail, say
 from laneway.models.providers import open_model
-from laneway.models.settings import ProviderSettings
+from laneway.models.settings import Prices, ProviderSettings
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from tests.agent_stage import agent_of, sending, session_of
 from tests.stage import now_ms, passing, simulated
@@ -16,8 +18,8 @@ from tests.stage import now_ms, passing, simulated
 class Metered(ScriptedModel):
     """A model whose calls are on somebody's account."""
 
-    def __init__(self, script: list[Any], *, name: str, account: str) -> None:
-        super().__init__(script)
+    def __init__(self, script: list[Any], *, name: str, account: str, prices: Prices | None = None) -> None:
+        super().__init__(script, prices=prices)
         self._called = name
         self.account = account
 
@@ -73,3 +75,30 @@ def test_models_of_one_key_and_address_share_an_account_and_the_key_shows_nowher
     accounts = {name: open_model(name, providers=keys).account for name in ("a/x", "a/y", "b/x")}
     assert accounts["a/x"] == accounts["a/y"] != accounts["b/x"]
     assert "secret" not in "".join(accounts.values())
+
+
+@simulated
+async def test_a_limit_of_the_cheaper_model_closes_its_own_account_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    odd = [fail(ModelLimitedError("slow down", model="b", retry_after_ms=10**12))]
+    big = Metered([[say("big")]] * 3, name="acme/big", account="acme", prices=Prices(input=10, output=10))
+    small = Metered([LIMITED, odd, [say("small")]], name="else/small", account="else", prices=Prices(input=1, output=1))
+    rule = {"name": "b", "scope": "principal", "money": 0.05, "on_exhausted": "cheaper", "cheaper": "else/small"}
+    heard: list[str] = []
+
+    async def note(event: Any) -> None:
+        heard.append(event["payload"]["model_provider"])
+
+    async with agent_of(big, budgets=[rule], max_output_tokens=1_000) as agent:
+        agent._models["else/small"] = small  # noqa: SLF001 - as if a provider had it
+        poor, rich = (session_of(agent, session_id=name, principal=name) for name in ("poor", "rich"))
+        poor.register_hook("note", "on_rate_limit", handler=note)
+        run = sending(poor, "x" * 15_000)
+        await passing(500)
+        assert (await rich.send("hello")).text == "big"
+        assert now_ms() < 1_000
+        assert "slow down" in poor.explain()
+        assert (await run).text == "small"
+    assert "model 'else/small' says to wait" in caplog.text
+    assert heard == ["else", "else"]

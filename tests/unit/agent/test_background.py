@@ -11,6 +11,7 @@ import pytest
 
 from laneway.agent.session import AsyncSession
 from laneway.errors import ConfigError, RunCancelledError
+from laneway.kernel.checkpoints import digest_of, note_of
 from laneway.models import ScriptedModel, call, plan, say
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
 from laneway.policies import ConfirmationPolicy, Hook, PermissionPolicy
@@ -317,6 +318,10 @@ async def test_a_result_that_is_too_long_for_a_message_is_an_artifact() -> None:
         assert "x end" in note
         assert end.artifact is not None
         assert end.artifact in note
+        digest = digest_of(note_of(end.artifact))
+        (call_round, *_, told) = session.book.rounds
+        assert digest in call_round.named, "it names it from the commit with the message on"
+        assert digest in told.named, "and so does the round that was told"
 
 
 @simulated

@@ -610,7 +610,21 @@ def test_a_session_goes_on_where_the_store_left_it(folder: str, tmp_path: Path) 
 INTERNAL = {
     *("ready", "start", "unpaused", "run_turn", "begin_run", "follow", "settled", "emit_event", "lane_of", "spec_of"),
     *("may_run_beside", "submit_model", "resume_wanted", "compact_wanted", "shut", "live_run", "relay", "keep_task"),
-    *("submit_compaction", "is_family", "opened", "waiting_line", "watch", "worker_began"),
+    *(
+        "submit_compaction",
+        "is_family",
+        "opened",
+        "waiting_line",
+        "watch",
+        "worker_began",
+        "said_wanted",
+        "tell_of_peers",
+        "arriving",
+        "hurry",
+        "is_fork",
+        "cut_short",
+        "system_text",
+    ),
 }
 """What the parts of an asynchronous session say to each other."""
 

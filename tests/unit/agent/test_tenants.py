@@ -7,8 +7,20 @@ from typing import Any
 
 import pytest
 
-from laneway import AsyncAgent, MemorySessionStore, PermissionPolicy, SessionQueueConfig, UnknownMessageError, tool
+from laneway import (
+    AsyncAgent,
+    ConfigError,
+    InvalidMessageError,
+    MemorySessionStore,
+    PermissionPolicy,
+    SessionOptions,
+    SessionQueueConfig,
+    UnknownMessageError,
+    tool,
+)
+from laneway.identity import Identity
 from laneway.models import ScriptedModel, say
+from laneway.runtime.envelope import check_key
 
 
 def _agent(store: MemorySessionStore, paid: list[str], tenant: str, **more: Any) -> AsyncAgent:
@@ -50,3 +62,17 @@ async def test_what_a_tenant_has_queued_in_a_folder_is_run_by_nobody_else(tmp_pa
             assert session.dead_letters() == []
             await session.submit("execute", {"tool": "pay", "bill": "rent"})
     assert paid == ["a rent", "b rent"]
+
+
+@pytest.mark.parametrize(
+    "tenant", ["acme", "a b", "~x", "ä.b", "x" * 400, "...", "a/b", "/", ".", "..", " ", "a\nb", ""]
+)
+def test_a_tenant_that_no_message_could_be_of_is_refused_at_once(tenant: str) -> None:
+    try:
+        check_key(tenant, "tenant")
+    except InvalidMessageError:
+        for make in (SessionOptions, Identity):
+            with pytest.raises(ConfigError, match="tenant_id"):
+                make(tenant_id=tenant)
+    else:
+        assert SessionOptions(tenant_id=tenant).tenant_id == Identity(tenant_id=tenant).tenant_id == tenant

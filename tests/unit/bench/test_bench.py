@@ -11,12 +11,28 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command
-from bench import agents, durable, externals, gateway, measures, report, workers
+from bench import (
+    agents,
+    budgets,
+    durable,
+    externals,
+    gateway,
+    hosting,
+    long_sessions,
+    measures,
+    replays,
+    report,
+    workers,
+)
 from bench.agent_workloads import AGENT_WORKLOADS
+from bench.budgets import BUDGET_WORKLOADS
 from bench.catalogue import MEASURES, WORKLOADS
 from bench.durable_workloads import DURABLE_WORKLOADS
 from bench.external_workloads import EXTERNAL_WORKLOADS
 from bench.gateway_workloads import GATEWAY_WORKLOADS
+from bench.hosting import HOSTING_WORKLOADS
+from bench.long_sessions import LONG_WORKLOADS
+from bench.replays import REPLAY_WORKLOADS
 from bench.rounds import Outcome, Result, SampleError, best_of, passes, run, take_sample
 from bench.sample import take
 from bench.workers_workloads import WORKERS_WORKLOADS
@@ -118,6 +134,32 @@ def test_every_measure_of_workers_gives_numbers(measure: str) -> None:
     assert all(value > 0 for value in numbers.values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", [*budgets.MEASURES, *long_sessions.MEASURES, *hosting.MEASURES])
+def test_every_measure_of_long_lives_gives_numbers(measure: str) -> None:
+    numbers = take(measure, {"passivation": 10, **dict.fromkeys(long_sessions.MEASURES, 4)}.get(measure, 40))
+    assert numbers
+    assert all(value >= 0 for value in numbers.values())
+    assert "mb" not in numbers or numbers["mb"] > 0
+
+
+@pytest.mark.slow
+def test_a_replay_is_quicker_than_its_run() -> None:
+    numbers = take("replay_speed", 2)
+    assert numbers["live_ms"] > numbers["replay_ms"] > 0
+
+
+def test_what_grows_climbs_and_what_only_fills_a_cache_does_not() -> None:
+    def climb(points: list[tuple[int, float]]) -> float:
+        return long_sessions._numbers(points)["climb_mb"]  # noqa: SLF001 - what is gated
+
+    turns = range(0, 10_000, 250)
+    assert climb([(turn, 50 + min(turn, 3_000) / 100) for turn in turns]) == 0
+    assert climb([(turn, 50 + turn / 250) for turn in turns]) == pytest.approx(19, abs=0.1)
+    noisy = [(turn, 80 + (turn // 250 % 2) * 2.0) for turn in turns]
+    assert climb(noisy) < 1
+
+
 def test_an_idle_engine_does_not_wake_up() -> None:
     assert take("idle_lanes", 50)["wake_ups"] == 0
 
@@ -162,6 +204,7 @@ LIMITS_OF_LANES = {(">=", 0.5), (">=", 500), ("<=", 1.5), ("<=", 2.5), ("<=", 70
 LIMITS_OF_EXTERNAL_CALLS = {(">=", 2_000), (">=", 1), ("<=", 0.2), ("<=", 1)}
 LIMITS_OF_THE_GATEWAY = {(">=", 0.6), ("<=", 30)}
 LIMITS_OF_WORKERS = {(">=", 1_000), ("<=", 20)}
+LIMITS_OF_LONG_LIVES = {("<=", 0.12), ("<=", 0.16), ("<=", 3), (">=", 20), ("<=", 0.2)}
 LIMITS_OF_DURABLE_WORK = {(">=", 10_000), (">=", 0.2), (">=", 3), (">=", 40), ("<=", 2), ("<=", 3), ("<=", 16)}
 
 
@@ -173,6 +216,7 @@ LIMITS_OF_DURABLE_WORK = {(">=", 10_000), (">=", 0.2), (">=", 3), (">=", 40), ("
         (EXTERNAL_WORKLOADS, LIMITS_OF_EXTERNAL_CALLS, 8),
         (GATEWAY_WORKLOADS, LIMITS_OF_THE_GATEWAY, 2),
         (WORKERS_WORKLOADS, LIMITS_OF_WORKERS, 3),
+        ((*BUDGET_WORKLOADS, *LONG_WORKLOADS, *REPLAY_WORKLOADS, *HOSTING_WORKLOADS), LIMITS_OF_LONG_LIVES, 6),
     ],
 )
 def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[str, float]], count: int) -> None:
@@ -182,9 +226,10 @@ def test_every_gate_is_there(workloads: Sequence[Workload], limits: set[tuple[st
 
 
 def test_workloads_have_names_of_their_own() -> None:
-    of_one_process = (LANES_WORKLOADS, DURABLE_WORKLOADS, AGENT_WORKLOADS, EXTERNAL_WORKLOADS)
-    assert len(WORKLOADS) == sum(map(len, (*of_one_process, GATEWAY_WORKLOADS, WORKERS_WORKLOADS)))
-    modules = (measures, durable, agents, externals, gateway, workers)
+    of_one_process = (LANES_WORKLOADS, DURABLE_WORKLOADS, AGENT_WORKLOADS, EXTERNAL_WORKLOADS, BUDGET_WORKLOADS)
+    of_servers = (GATEWAY_WORKLOADS, WORKERS_WORKLOADS, HOSTING_WORKLOADS, LONG_WORKLOADS, REPLAY_WORKLOADS)
+    assert len(WORKLOADS) == sum(map(len, (*of_one_process, *of_servers)))
+    modules = (measures, durable, agents, budgets, externals, gateway, workers, hosting, long_sessions, replays)
     assert len(MEASURES) == sum(len(module.MEASURES) for module in modules)
 
 

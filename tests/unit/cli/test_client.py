@@ -326,3 +326,15 @@ def test_a_list_that_never_ends_is_not_read_for_ever() -> None:
             list(server.items("/sessions"))
         with pytest.raises(TransportUnavailableError, match="the same page"):
             server.page("/sessions", limit=10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_only_a_line_feed_ends_a_line(size: int) -> None:
+    text = '{"a":"b\u2028c\u2029d\x85e\x0bf\x1cg"}\n\n{"last":"é\r"}\n'
+
+    def handler(request: httpx2.Request) -> httpx2.Response:
+        data = text.encode()
+        return httpx2.Response(200, content=iter([data[at : at + size] for at in range(0, len(data), size)]))
+
+    with Server(Target(), transport=httpx2.MockTransport(handler)) as server:
+        assert list(server.lines("/runs/r/history")) == text.removesuffix("\n").split("\n")

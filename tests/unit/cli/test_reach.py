@@ -37,7 +37,7 @@ def test_every_command_names_its_server_in_the_same_way(name: str) -> None:
     for option, variable in SERVER.items():
         assert options[option].envvar == variable
     assert "--workspace" in options
-    assert "--json" in options or name in ("chat", "session export")
+    assert "--json" in options or name in ("chat", "run export", "session transcript")
     assert commands()[name].help
 
 

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from laneway.cli.app import app
-from laneway.rows import Batch
+from laneway.rows import Batch, Row
 from laneway.stores.sqlite import SqliteStore
-from laneway.testing.stores import OWNER, message_row
+from laneway.testing.stores import OWNER, event_row, message_row, state_row
 
 
 def run(*words: str) -> tuple[int, str, str]:
@@ -38,7 +38,7 @@ def test_check_says_how_a_store_is(path: Path) -> None:
     code, out, err = run("check", "--store", f"sqlite:///{path}")
     assert (code, err) == (0, "")
     assert f"{path}: sound, not in use" in out
-    assert "schema 2, opened 1 times" in out
+    assert "schema 3, opened 1 times" in out
     assert "messages     1     1" in out
 
 
@@ -109,3 +109,30 @@ def test_the_store_comes_from_the_environment_too(path: Path, monkeypatch: pytes
     code, out, _ = run("check")
     assert code == 0
     assert str(path) in out
+
+
+def test_prune_says_what_would_go_and_takes_nothing(tmp_path: Path) -> None:
+    async def dry_while_in_use() -> tuple[int, str, str]:
+        store = SqliteStore(tmp_path / "old.db")
+        await store.open()
+        rows: list[Row] = []
+        for at in range(3):
+            turn, first = f"t{at}", at * 3 + 1
+            rows += [
+                message_row(f"m{at}", seq=first, live=0, state="ran", turn_id=turn),
+                state_row("turn", turn, seq=first + 1, live=0),
+                event_row(seq=first + 2, at_ms=at, turn_id=turn, message_id=f"m{at}"),
+            ]
+        await store.commit([Batch(OWNER, store.epoch, tuple(rows))])
+        try:
+            return await asyncio.to_thread(run, *words, "--dry-run")
+        finally:
+            await store.close()
+
+    words = ("prune", "--max-runs", "1", "--store", f"sqlite:///{tmp_path}/old.db")
+    said = "6 rows of 1 sessions would be taken away\n"
+    assert asyncio.run(dry_while_in_use()) == (0, said, "")
+    facts = json.loads(run(*words, "--dry-run", "--json")[1])
+    assert (facts["rows"], facts["sessions"], facts["dry_run"]) == (6, 1, True)
+    assert run(*words)[1] == "6 rows of 1 sessions were taken away\n"
+    assert run(*words, "--dry-run")[1].startswith("0 rows of 0 sessions would be taken away; what is younger than")

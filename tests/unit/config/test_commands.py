@@ -99,6 +99,32 @@ def test_explain_shows_where_each_value_came_from() -> None:
     assert "queue.expires_ms" not in rows
 
 
+def test_check_looks_at_prices_as_the_server_does(folder: Path) -> None:
+    priced = "providers: {scripted: {models: {scripted: {input_price: 1, output_price: 2}}}}\n"
+    text = "default_model: scripted\nbudgets:\n  purse: {scope: tenant, money: 5}\n"
+    (folder / "purse.yaml").write_text(text, encoding="utf-8")
+    done = run("check", "purse.yaml")
+    assert done.exit_code != 0
+    assert done.stdout.startswith(
+        "purse.yaml:3:33: what model 'scripted' costs is not known, and budget 'purse' counts"
+    )
+    for good in (priced + text, text.replace("money: 5", "money: 5, unpriced: allow"), text.partition("\n")[2]):
+        (folder / "purse.yaml").write_text(good, encoding="utf-8")
+        assert run("check", "purse.yaml").stdout == "purse.yaml: good\n"
+
+
+@pytest.mark.usefixtures("folder")
+def test_explain_takes_a_file_as_check_does() -> None:
+    assert run("check", "good.yaml").exit_code == 0
+    named = run("explain", "good.yaml", LANEWAY_CONFIG="served.yaml")
+    assert named.exit_code == 0
+    assert named.stdout == run("explain", "--config", "good.yaml").stdout
+    assert run("explain", "good.yaml", "--config", "good.yaml").stdout == named.stdout
+    both = run("explain", "good.yaml", "--config", "served.yaml")
+    assert both.exit_code != 0
+    assert "two main files: good.yaml and --config served.yaml" in str(both.exception) + both.stderr
+
+
 @pytest.mark.usefixtures("folder")
 def test_explain_takes_its_files_from_the_environment() -> None:
     rows = rows_of(run("explain", LANEWAY_CONFIG="good.yaml", LANEWAY_WORKSPACE="room").stdout)
@@ -175,7 +201,7 @@ def agent_file(folder: Path) -> Path:
     """An agent's file with a key in it, in the folder of the commands."""
     file = folder / "agent.hcl"
     file.write_text(
-        'default_model = "x/y"\ntools = ["read", "ls"]\nbudgets { day = 5 }\n'
+        'default_model = "x/y"\ntools = ["read", "ls"]\nbudgets "day" { scope = "tenant"  tokens = 5 }\n'
         'providers "x" {\n  api_key = "s3cret"\n  headers = { A = env("TOKEN") }\n}\n'
         "queue { enable_dlq = true }\n",
         encoding="utf-8",
@@ -187,7 +213,7 @@ def agent_file(folder: Path) -> Path:
 def test_explain_shows_an_agents_settings_without_its_secrets() -> None:
     rows = rows_of(run("explain", "--config", "agent.hcl", TOKEN="t0ken").stdout)
     assert rows["tools"] == ["read, ls", "agent.hcl:2:9"]
-    assert rows["budgets"] == ['{"day": 5}', "agent.hcl:3:9"]
+    assert rows["budgets.day.tokens"] == ["5", "agent.hcl:3:44"]
     assert rows["providers.x.api_key"] == ["(hidden)", "agent.hcl:5:13"]
     assert rows["providers.x.headers.A"] == ["(hidden)", "agent.hcl:6:19"]
     assert rows["queue.enable_dlq"] == ["true", "agent.hcl:8:22"]
@@ -198,7 +224,7 @@ def test_explain_shows_an_agents_settings_without_its_secrets() -> None:
 def test_explain_as_json_has_lists_and_blocks_but_no_secrets() -> None:
     done = run("explain", "--config", "agent.hcl", "--json", TOKEN="t0ken")
     found = {each["setting"]: each for each in json.loads(done.stdout)["settings"]}
-    assert (found["tools"]["value"], found["budgets"]["value"]) == (["read", "ls"], {"day": 5})
+    assert (found["tools"]["value"], found["budgets.day.scope"]["value"]) == (["read", "ls"], "tenant")
     assert (found["providers.x.api_key"]["value"], found["providers.x.api_key"]["hidden"]) == (None, True)
     assert "s3cret" not in done.stdout
     assert "t0ken" not in done.stdout

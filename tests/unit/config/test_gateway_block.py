@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 import pytest
 
 from laneway.config import InvalidConfigError, load
-from laneway.config.gateway_blocks import GatewayBlock
+from laneway.config.agent import agent_settings
+from laneway.config.gateway_blocks import GatewayBlock, RetentionBlock
 from laneway.gateway.settings import GatewaySettings
+from laneway.options import SessionRetentionLimits
 
 
 def test_the_block_has_the_fields_and_defaults_of_the_settings() -> None:
     block = {each.name: getattr(GatewayBlock(), each.name) for each in fields(GatewayBlock)}
     settings = {each.name: getattr(GatewaySettings(), each.name) for each in fields(GatewaySettings)}
     assert block == settings
-    assert all(each.default is not MISSING or each.name == "channels" for each in fields(GatewayBlock))
+    assert all(each.default is not MISSING or each.name in ("channels", "retention") for each in fields(GatewayBlock))
 
 
 def test_a_file_a_variable_and_an_option_set_it(tmp_path: Path) -> None:
@@ -60,3 +62,16 @@ def test_channels_are_kept_as_they_are_and_never_shown(tmp_path: Path) -> None:
     assert found.settings.gateway.channels == {"shop": {"kind": "webhook", "secrets": ["whsec"]}}
     assert found.value("gateway.channels.shop").hidden
     assert "whsec" not in repr(found.settings)
+
+
+def test_caps_and_retention_are_read_and_what_nobody_says_stays_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "laneway.yaml"
+    file.write_text("gateway:\n  retention: {max_age_ms: 5, max_runs: 2}\nretention_limits: {max_trace_events: 7}\n")
+    found = load(file, environ={"LANEWAY_GATEWAY_RETENTION_EVERY_MS": "9"})
+    assert found.settings.gateway.retention == RetentionBlock(max_age_ms=5, max_runs=2, every_ms=9)
+    usual = SessionRetentionLimits.usual()
+    assert agent_settings(found).session_options().retention_limits == replace(usual, max_trace_events=7)
+    assert agent_settings(load(None, environ={})).session_options().retention_limits is None
+    file.write_text("gateway:\n  retention: {max_runs: 0}\n")
+    with pytest.raises(InvalidConfigError, match="max_runs"):
+        load(file, environ={})

@@ -154,6 +154,7 @@ def leaves(way: Way, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], Leaf]
 NAME, LANE = "some-Name_1", "query"
 LEAVES = leaves(root(), ())
 TOGETHER = ("max_operations", "input_price", "output_price", "escalate_to")  # what needs another setting beside it
+NEEDY = ("workspaces", "mcp_servers", "budgets", *SKIPPED)  # whole blocks that do
 
 
 def value_for(leaf: Leaf) -> Any:
@@ -173,6 +174,8 @@ def value_for(leaf: Leaf) -> Any:
         "info",
         "session",
         "text",
+        "day",
+        "deny",
     )
     choices = (True, 5, 0.5, *words, "https://x", ["read"], ["query"], ["https://x"], {"any": ["thing", 1, None]})
     for choice in choices:
@@ -211,7 +214,7 @@ def test_whatever_loads_can_be_used(chosen: dict[int, None]) -> None:
     overrides = [
         ".".join(f'"{key}"' for key in LEAVES[number][0]) + f"={as_text(value_for(LEAVES[number][1]))}"
         for number in chosen
-        if LEAVES[number][0][0] not in ("workspaces", "mcp_servers", *SKIPPED) and LEAVES[number][0][-1] not in TOGETHER
+        if LEAVES[number][0][0] not in NEEDY and LEAVES[number][0][-1] not in TOGETHER
     ]
     loaded = load(environ={}, overrides=overrides)
     assert isinstance(agent_settings(loaded).session_options(), SessionOptions)

@@ -49,7 +49,11 @@ GOOD: list[Any] = [
     {"queue": {"lane_handlers": {"query": {"labels": ["gpu", "os=linux"], "sticky": "Session", "stickyMs": 0}}}},
     {"queue": {"lane_handlers": {"query": {"labels": [], "sticky": None, "background_after_ms": None}}}},
     {"permissions": {"allow": ["*"], "deny": None, "default-decision": "DENY"}, "tool_lanes": {"t": "query"}},
-    {"budgets": {"b": [1, {"c": None}]}, "identity": None, "toolEffects": {"t": "read"}},
+    {
+        "budgets": {"b": {"scope": "Run", "tokens": 5}},
+        "identity": {"principal": "user:42", "agentTemplateId": None},
+        "toolEffects": {"t": "read"},
+    },
     {"mcp_servers": {"a": {"command": "x", "args": ["-v"], "env": {"A": "b"}, "lanes": {"t": "query"}}, "b": None}},
     {"mcpServers": {"a": {"url": "https://x", "headers": {"A-b": "c"}, "effects": {"t": "read"}, "startTimeoutMs": 5}}},
     {"confirmation": {"yoloLanes": ["query"], "timeout_action": "reject", "escalate_after_ms": None}, "planning": True},

@@ -200,6 +200,41 @@ def test_what_became_of_a_message_is_said_in_words() -> None:
     assert shown == [expected for _, expected in cases]
 
 
+def test_a_reason_has_no_raw_times_and_is_not_told_twice() -> None:
+    shown = scene(
+        """
+        const said = "turn-1 has run for 393175 ms and waits: limit 'api' is closed for 61000 ms";
+        const waits = blocks.becameOf({ state: "queued", position: 1, reason: said }).reason;
+        const failed = { state: "ran", outcome: "failed", reason: "boom" };
+        const places = [null, { reason: "boom" }, { reason: "another" }];
+        return [waits, ...places.map((run) => blocks.becameOf(failed, run).reason)];
+        """
+    )
+    assert shown == ["a run goes on and waits: limit 'api' is closed for 1 min 1 s", "boom", "", "boom"]
+
+
+def test_a_message_that_waits_again_is_shown_once_with_its_first_run() -> None:
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        const tell = (...events) => events.forEach(([type, facts]) => m.takeEvent(chat, type, facts));
+        tell(...EVENTS.slice(0, 3), message(10, "m9", "accepted", "queued", { position: 1 }));
+        m.takeText(chat, "m1", "hi");
+        m.takeText(chat, "m9", "later");
+        tell(message(11, "m1", "returned", "queued", { position: 1 }));
+        tell(stored(12, "turn.ended", { turn_id: "t1", state: "interrupted", run_ms: 5, reason: "cut" }));
+        const block = blocks.blocksOf(chat)[0];
+        const before = blocks.versionOf(chat, block);
+        tell(message(13, "m1", "held", "held", { position: 1 }));
+        return [
+          blocks.openersOf(chat, block.run).shown.map((each) => each.id), blocks.waitingOf(chat).map((each) => each.id),
+          [...blocks.returnedOf(chat)], before !== blocks.versionOf(chat, block),
+        ];
+        """
+    )
+    assert shown == [["m1"], ["m9"], ["m1"], True]
+
+
 def test_a_growing_text_changes_only_its_last_piece() -> None:
     shown = scene(
         "let pieces = []; for (let n = 0; n < 3000; n += 1) runs.addText(pieces, `word ${n}${n % 9 ? ' ' : '\\n'}`);"
@@ -317,6 +352,25 @@ def test_a_message_that_a_second_run_takes_up_is_shown_once() -> None:
     assert shown == [True, False, ["hi"], [], ["hi"]]
 
 
+def test_a_run_whose_message_waits_in_a_session_that_has_left_memory_is_at_rest() -> None:
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        m.takeEvent(chat, ...stored(1, "turn.started", { turn_id: "a", state: "starting", messages: ["m1"] }));
+        m.takeEvent(chat, ...stored(2, "turn.ended", { turn_id: "a", state: "interrupted", run_ms: 1, answer: null }));
+        learn(chat);
+        const seen = (state) => {
+          chat.messages.get("m1").state = state;
+          blocks.blocksOf(chat);
+          const run = chat.runs.get("a");
+          return [blocks.statusOf(run).text, blocks.statusOf(run).tone, blocks.canResume(run)];
+        };
+        return [seen("queued"), seen("ran")];
+        """
+    )
+    assert shown == [["at rest", "wait", False], ["interrupted", "bad", True]]
+
+
 def test_what_becomes_of_a_message_in_a_second_run_is_shown_by_the_first() -> None:
     """The block of a run is drawn anew only when its version grows, and the first run had ended long since."""
     shown = scene(
@@ -339,3 +393,16 @@ def test_what_becomes_of_a_message_in_a_second_run_is_shown_by_the_first() -> No
         """
     )
     assert shown == [True, True, "ran"]
+
+
+def test_what_laneway_tells_itself_is_no_attachment() -> None:
+    facts = {
+        "message_id": "m",
+        "seq": 1,
+        "text": "Go on",
+        "attachments": [{"laneway.resume_run": "r"}, {"name": "a.txt"}],
+    }
+    script = (
+        "const chat = m.newChat('s'); m.takeMessage(chat, given); return [...chat.messages.values()][0].attachments"
+    )
+    assert play(MODEL, script, facts) == [{"name": "a.txt"}]

@@ -143,7 +143,7 @@ def test_what_is_written_by_hand_is_read_too() -> None:
 def test_every_view_has_a_route_a_key_of_its_own_and_a_group() -> None:
     views, groups = play("routes.js", "return [m.VIEWS, m.GROUPS];")
     named = [each for each in views if not each.get("hidden")]
-    assert len({each["name"] for each in views}) == len(views) == 18
+    assert len({each["name"] for each in views}) == len(views) == 19
     assert len({each["key"] for each in named}) == len(named)
     assert {each["group"] for each in views} == set(groups)
 
@@ -391,3 +391,24 @@ def test_a_change_without_a_right_asks_for_a_token_and_is_sent_once_more() -> No
     assert asked == [
         ["PATCH", ""], ["PATCH", "Bearer lw_new"], ["PATCH", "Bearer lw_new"], ["GET", "Bearer lw_new"],
     ]  # fmt: skip
+
+
+def test_labels_of_a_session_are_named_and_only_those_that_are_set() -> None:
+    cases = [{"correlation_id": "r1", "principal": "user:42", "other": "x"}, {}, None, {"tenant_id": ""}]
+    assert play("core/format.js", "return given.map(m.labelsOf)", cases) == [
+        [["Principal", "user:42"], ["Correlation", "r1"]],
+        [],
+        [],
+        [],
+    ]
+
+
+def test_a_long_text_ends_behind_a_word_with_a_sign_that_there_is_more() -> None:
+    cases = {
+        ("as it is", 20): "as it is",
+        ("the conversation was cut here", 20): "the conversation…",
+        ("line one\nline two goes on", 18): "line one\nline two…",
+        ("x" * 30, 10): "xxxxxxxxx…",
+        (None, 5): "",
+    }
+    assert formatted("cut", [list(each) for each in cases]) == list(cases.values())

@@ -42,9 +42,14 @@ def test_the_most_urgent_comes_first_and_what_is_none_is_left_out() -> None:
 def test_the_words_of_a_run_do_not_repeat_its_badge() -> None:
     given = [
         {"doing": "waiting", "state": "running", "words": "waits for an approval: bash"},
+        {"doing": "waiting", "state": "running", "words": "waits: what is left of budget 'daily' is too little"},
         {"doing": "tools", "state": "running", "words": "runs bash"},
     ]
-    assert play(OVERVIEW, "return given.map((each) => m.restOf(each))", given) == ["for an approval: bash", "runs bash"]
+    assert play(OVERVIEW, "return given.map((each) => m.restOf(each))", given) == [
+        "for an approval: bash",
+        "what is left of budget 'daily' is too little",
+        "runs bash",
+    ]
 
 
 def test_there_is_a_way_out_of_every_wait() -> None:
@@ -57,6 +62,7 @@ def test_there_is_a_way_out_of_every_wait() -> None:
         group("approval", "", "", "a"),
         group("run", "", "", "a"),
         group("held", "", "", "a", "b"),
+        group("rests", "", "", "a"),
     ]
     assert play(OVERVIEW, "return given.map((each) => m.wayOut(each))", given) == [
         {"text": "Resume lane", "lane": "main"},
@@ -64,6 +70,7 @@ def test_there_is_a_way_out_of_every_wait() -> None:
         {"text": "Answer it", "route": "approvals", "params": []},
         {"text": "Open", "route": "chat", "params": ["a"]},
         {"text": "Look at the sessions", "route": "sessions", "params": []},
+        {"text": "Look at it", "route": "sessions", "params": ["a"]},
     ]
 
 

@@ -206,12 +206,33 @@ def test_a_session_fits_by_its_name_and_by_what_goes_on() -> None:
     assert play(SESSIONS, "return given.map((each) => m.stateOf(each).word);", [idle, waits, runs, asks]) == [
         "idle", "waiting", "acting", "needs an answer",
     ]  # fmt: skip
+    assert play(SESSIONS, "return m.stateOf(given);", {**waits, "resting": True}) == {"word": "rests", "tone": "wait"}
+
+
+def test_it_is_said_where_a_session_is() -> None:
+    there = {"in_memory": True, "resting": False}
+    cases: list[dict[str, Any]] = [
+        there,
+        {"in_memory": False, "resting": False},
+        {"in_memory": False, "resting": True, "resting_reason": "its session rests: a"},
+    ]
+    told = play(SESSIONS, "return given.map(m.memoryWords);", cases)
+    assert told[:2] == ["", "It is not in memory. Its next message brings it back."]
+    assert told[2] == "It has left memory with work undone: its session rests: a."
+    done = [{**each, "was_in_memory": was} for each in cases for was in (True, False)]
+    words = play(SESSIONS, "return given.map(m.passivatedWords);", done)
+    assert words[2:] == [
+        "It has left memory.",
+        "It was not in memory.",
+        "It has left memory: its session rests: a.",
+        "It has left memory: its session rests: a.",
+    ]
 
 
 def test_a_new_session_has_a_name_that_can_be_one() -> None:
-    names = ["", "  ", "a", "x" * 200, "x" * 201, "a\nb", "a/b", "日本"]
+    names = ["", "  ", "a", "x" * 200, "x" * 201, "a\nb", "a/b", "日本", ".", "..", "..."]
     assert [not each for each in play(SESSIONS, "return given.map(m.keyProblem);", names)] == [
-        False, False, True, True, False, False, False, True,
+        False, False, True, True, False, False, False, True, False, False, True,
     ]  # fmt: skip
     assert play(SESSIONS, "return [m.freshKey(() => 0), m.keyProblem(m.freshKey())];") == ["web-000000", ""]
 

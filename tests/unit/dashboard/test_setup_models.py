@@ -175,6 +175,63 @@ def test_limits_are_read_again_when_one_opens_or_the_look_is_old() -> None:
     assert made("limits", "isDue", [*cases, [None, 0, 4_000, 4_000]]) == [False, True, False, True]
 
 
+# ---- budgets ----
+
+
+def test_budgets_have_a_row_for_each_count() -> None:
+    budget = {
+        "name": "daily",
+        "workspace": "default",
+        "shared": True,
+        "scope": "tenant",
+        "window": "day",
+        "tokens": 1_000,
+        "money": None,
+        "on_exhausted": "park",
+        "warn_at": 0.8,
+        "counts": [],
+    }
+    amounts = {"tokens": {"spent": 850}, "money": {"spent": 0.01}, "until_ms": NOON, "waiting": 0}
+    counts = [{"subject": "acme", "whose": "tenant acme", "share": share, **amounts} for share in (0.1, 0.85, 1.2)]
+    ((new,), (full,)) = made("usage", "budgetGroups", [[[budget]], [[{**budget, "counts": counts}]]])
+    assert (new["rows"], new["until"], new["isShared"], new["mark"]) == ([], None, True, 80)
+    assert new["rule"] == "1,000 tokens a day for each tenant, then runs wait for the next window; warns at 80 %"
+    assert full["until"] == NOON
+    assert [(each["whose"], each["spent"], each["full"], each["percent"], each["tone"]) for each in full["rows"]] == [
+        ("tenant acme", "850 tokens", 10, 10, "ok"),
+        ("tenant acme", "850 tokens", 85, 85, "warn"),
+        ("tenant acme", "850 tokens", 100, 120, "bad"),
+    ]
+    assert [(each["end"], each["way"]) for each in full["rows"]][1:] == [
+        ("", None),
+        ("used up: runs wait for the next window", None),
+    ]
+
+
+def test_a_count_of_a_budget_leads_to_its_session_or_run() -> None:
+    amounts = {"tokens": {"spent": 8}, "money": {"spent": 0}, "share": 0.1, "until_ms": None, "waiting": 2}
+    budget = {
+        "name": "b",
+        "workspace": "w",
+        "shared": False,
+        "tokens": 80,
+        "money": None,
+        "warn_at": 1,
+        "window": "ever",
+    }
+    found = made(
+        "usage",
+        "budgetGroups",
+        [
+            [[{**budget, "scope": scope, "counts": [{"subject": subject, "whose": f"{scope} {subject}", **amounts}]}]]
+            for scope, subject in (("session", "dave"), ("run", "turn-1"), ("principal", "user:1"), ("principal", ""))
+        ],
+    )
+    assert [each["rows"][0]["way"] for (each,) in found] == [["chat", "dave"], ["story", "run", "turn-1"], None, None]
+    assert (found[0][0]["rule"], found[0][0]["mark"]) == ("80 tokens for each session", None)
+    assert found[0][0]["rows"][0]["waiting"] == 2
+
+
 # ---- usage ----
 
 
@@ -305,7 +362,7 @@ def test_actions_are_told_in_plain_words() -> None:
             "lane.change", "query", mode="external", lease_ms=5, workspace="web"
         ),
         "closed limit openai": action("limit.close", "openai", until_ms=5),
-        "added a schedule for session daily “news”": action("schedule.add", "daily", text="news"),
+        "added a schedule for session daily": action("schedule.add", "daily", cron="0 7 * * *"),
         "paused schedule s1 of session daily": action("schedule.change", "s1", paused=True, session_key="daily"),
         "changed schedule s1 of session daily": action("schedule.change", "s1", cron="x", session_key="daily"),
         "ran schedule s1 of session daily now": action("schedule.run", "s1", session_key="daily"),
@@ -317,6 +374,20 @@ def test_actions_are_told_in_plain_words() -> None:
         "took task t1 back from w1 (shell)": action("task.release", "t1", worker="w1", command="shell"),
         "cancelled read in lane s:s1/query": action("job.cancel", "j1", label="read", lane="s:s1/query"),
         "revoked token t9": action("token.revoke", "t9"),
+        "set budget daily of all tenants": action("budget.set", "daily", shared=True),
+        "set budget people (900 tokens and $5.00 for each principal and day, then the cheaper model is asked)": action(
+            "budget.set", "people", scope="principal", window="day", tokens=900, money=5, on_exhausted="cheaper"
+        ),
+        "set budget people (no limit of money)": action("budget.set", "people", money=None),
+        "set budget people ($2.00 for each run, then runs end)": action(
+            "budget.set", "people", scope="run", window="ever", money=2, on_exhausted="deny"
+        ),
+        "let budget daily begin anew": action("budget.reset", "daily"),
+        "took budget daily of all tenants away": action("budget.clear", "daily", shared=True),
+        "said whose session bob is (principal user:bob, no correlation)": action(
+            "session.label", "bob", principal="user:bob", correlation_id=None
+        ),
+        "deleted session bob": action("session.delete", "bob"),
         "frobnicated thing x": action("thing.frobnicate", "x"),
         "odd x": action("odd", "x"),
     }
@@ -328,6 +399,22 @@ def test_an_action_leads_to_what_it_was_done_to() -> None:
     assert made("audit", "targetOf", [[each] for each in cases]) == [
         ["lanes", {"filter": "main"}], ["chat", "daily"], ["story", "run", "r1"], None,
     ]  # fmt: skip
+
+
+def test_a_session_that_was_deleted_is_not_opened() -> None:
+    entries = [
+        {**action(name, target), "seq": seq}
+        for seq, name, target in (
+            (5, "session.label", "bob"),
+            (4, "session.delete", "bob"),
+            (3, "session.label", "bob"),
+            (2, "schedule.add", "bob"),
+            (1, "session.label", "ann"),
+        )
+    ]
+    script = "const deleted = m.deletedOf(given); return given.map((each) => m.targetOf(each, deleted)?.[1] ?? null)"
+    assert play("views/audit_model.js", script, entries) == ["bob", None, None, None, "ann"]
+    assert made("audit", "targetOf", [[action("budget.set", "daily")]]) == [["usage"]]
 
 
 def test_filters_become_a_question_and_actions_are_grouped_by_day() -> None:

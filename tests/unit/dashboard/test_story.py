@@ -56,7 +56,7 @@ RUN: dict[str, Any] = {
 }
 MESSAGE: dict[str, Any] = {
     "message": {"message_id": "m1", "disposition": "queued", "position": 2, "reason": "", "arrived_ms": 100},
-    "now": "turn-1 has run for 3 s",
+    "now": "turn-1 has run for 3000 ms",
     "is_over": False,
     "waits": [],
     "runs": [],
@@ -105,7 +105,7 @@ def test_one_sentence_says_why_it_waits() -> None:
         (a_run(a_round(running)), None),
         (a_run(), None),
     ) == [
-        ["Place 2: turn-1 has run for 3 s.", "wait", 100],
+        ["Place 2: a run has gone on for 3 s.", "wait", 100],
         ["The model is at work on round 1.", "run", 1000],
         ["The provider takes no calls: too many calls.", "warn", 1100],
         ["The model call: it waits", "wait", 1100],
@@ -187,6 +187,23 @@ def test_times_that_overlap_count_once() -> None:
     script = "return m.totals(given, null, 0)"
     sums = play("views/story_bars.js", script, a_run(a_round(CALL, other), **ended("succeeded")))
     assert sums == {"worked": 200 + 1500, "waited": 800}
+
+
+def test_what_a_round_waits_for_is_not_work() -> None:
+    waits = [{"kind": "budget", "reason": "", "began_ms": 200, "ended_ms": 900, "run_id": None}]
+    run = a_run({**a_round(), "asked_ms": 100, "answered_ms": 1_000, "waits": waits}, **ended("succeeded"))
+    assert play("views/story_bars.js", "return m.totals(given, null, 0)", run) == {"waited": 700, "worked": 200}
+
+
+def test_a_run_whose_model_was_not_asked_had_no_round_and_cost_nothing() -> None:
+    run = a_run({**a_round(), "was_asked": False, "asked_ms": None}, **ended("interrupted"))
+    told = play(
+        "views/story_model.js", "return [m.spentWords(given), m.steps(given, null).map((each) => each.title)]", run
+    )
+    assert told[0] == {"rounds": 0, "cost": "nothing: the model was not asked"}
+    assert "Round 1: the model was not asked" in told[1]
+    rests = play("views/story_model.js", "return m.whyNow(given, null)", {**run, "rests": "its session rests: a"})
+    assert (rests["text"], rests["tone"]) == ("It is at rest: its session rests: a.", "wait")
 
 
 def test_scales_have_few_even_places() -> None:

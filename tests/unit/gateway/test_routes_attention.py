@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from laneway.gateway import attention
+from laneway.gateway.access import LOCAL
 from laneway.kernel.ledger import LedgerState
 from laneway.models import call, say
 from laneway.rows import Batch, Owner, StateRow
+from laneway.stores.memory import MemoryStore
 from tests.agent_stage import Held
 from tests.gateway_stage import GatewayStage, gateway_stage
 from tests.routes_stage import EXTERNAL, LANED, body_of, busy, dead_message, ended, entry_in, post, until
@@ -209,3 +211,18 @@ async def test_a_tool_that_runs_is_named(tmp_path: Path) -> None:
         assert (work["doing"], work["tools"], work["words"]) == ("tools", ["wait"], "runs wait")
         await stage.client.post("/v1/sessions/s1/stop")
         held.let_go()
+
+
+async def test_a_run_of_a_session_at_rest_needs_nobody_and_its_message_says_what_it_waits_for(tmp_path: Path) -> None:
+    held = Held(say("never"))
+    async with gateway_stage(tmp_path, script=[held, [say("here")], [say("more")]], store=MemoryStore()) as stage:
+        workspace = stage.gateway.default
+        await stage.gateway.submit(workspace, LOCAL, "s1", "go")
+        await held.asked.wait()
+        await workspace.passivate("default", "s1", deadline_ms=5)
+        assert (await attention_of(stage))["runs"]["count"] == 0
+        [group] = (await now_of(stage))["groups"]
+        assert (group["why"], group["examples"]) == ("rests", ["s1"])
+        assert group["words"].startswith("its session rests: a message")
+        [listed] = (await body_of(await stage.client.get("/v1/sessions")))["items"]
+        assert (listed["resting"], listed["resting_reason"]) == (True, group["words"])

@@ -93,11 +93,13 @@ async def test_a_run_says_what_it_waits_for(tmp_path: Path) -> None:
         run = (await the_run(stage))["run_id"]
         now = await body_of(await stage.client.get(f"/v1/runs/{run}/explain"))
         assert now["text"].startswith("The model call")
+        assert now["story"].splitlines()[-1].startswith("It is ")
         held.let_go()
         await ended(stage, first["message_id"])
         later = await body_of(await stage.client.get(f"/v1/runs/{run}/explain"))
-        assert later["text"] == f"Run {run} is succeeded: it answered."
+        assert later["text"] == f"Run {run} has succeeded: it answered."
         assert [step["type"] for step in later["steps"]][-1] == "turn.ended"
+        assert later["story"].splitlines()[-1].startswith("It ended with an answer: ")
 
 
 async def test_runs_of_an_earlier_process_are_there(tmp_path: Path) -> None:
@@ -106,8 +108,11 @@ async def test_runs_of_an_earlier_process_are_there(tmp_path: Path) -> None:
         await stage.send("s1", "hello")
         run = (await the_run(stage))["run_id"]
     async with gateway_stage(tmp_path, store=MemoryStore(disk)) as stage:
+        found = await body_of(await stage.client.get(f"/v1/runs/{run}/explain"))
+        assert found["steps"]
+        assert found["story"].startswith(f"Run {run} was asked: hello\nRound 1:")
+        assert not stage.gateway.default.host.sessions, "a session was opened to look"
         assert (await body_of(await stage.client.get(f"/v1/runs/{run}")))["rounds"] == 1
-        assert (await body_of(await stage.client.get(f"/v1/runs/{run}/explain")))["steps"]
 
 
 async def test_unknown_runs_and_those_of_others_are_the_same(tmp_path: Path) -> None:

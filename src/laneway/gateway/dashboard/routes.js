@@ -10,6 +10,7 @@ export const VIEWS = [
   { name: "approvals", title: "Approvals", group: "Now", key: "a", attention: "approvals" },
   { name: "chat", title: "Chat", group: "Now", hidden: true },
   { name: "story", title: "Story", group: "Now", hidden: true },
+  { name: "replay", title: "Replay", group: "Now", hidden: true },
   { name: "tasks", title: "Tasks", group: "Work", key: "t", attention: "tasks" },
   { name: "workers", title: "Workers", group: "Work", key: "w" },
   { name: "letters", title: "Dead letters", group: "Work", key: "d", attention: "dead_letters" },

@@ -65,7 +65,9 @@ class AtWorkView(View):
 class WaitingView(View):
     """Messages that wait for the same thing."""
 
-    why: str = Field(description="`run`, `approval`, `slot`, `opening`, `quiet`, `held`, `steer`, `setup` or `order`.")
+    why: str = Field(
+        description="`run`, `approval`, `slot`, `opening`, `rests`, `quiet`, `held`, `steer`, `setup` or `order`."
+    )
     words: str
     lane: str = ""
     count: int

@@ -7,12 +7,16 @@ from typing import Annotated
 from fastapi import Query, Response
 from pydantic import Field
 
+from laneway.agent.book import Book
+from laneway.agent.replays import tell_stored
+from laneway.agent.reports import stored_info
+from laneway.agent.results import RunInfo
 from laneway.agent.session import RESUME, AsyncSession
-from laneway.agent.subagents import is_child_id
+from laneway.agent.subagents import is_child_id, root_of
 from laneway.errors import ConflictError, LanewayError
 from laneway.gateway.deps import CallerOf, GatewayOf, WorkspaceOf
 from laneway.gateway.keys import IdempotencyKey
-from laneway.gateway.lookup import current_turn, find_session, run_now
+from laneway.gateway.lookup import current_turn, find_session, rest_of, run_now
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.task_facts import task_lines
 from laneway.gateway.views import Page, Reason, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
@@ -20,6 +24,7 @@ from laneway.gateway.workspaces import Workspace
 from laneway.kernel import stories
 from laneway.kernel.messages import route_key
 from laneway.kernel.rounds import RoundState
+from laneway.kernel.run_words import state_words
 from laneway.kernel.task_entries import TASK, TaskEntry, decode_task
 from laneway.mail import Route, TurnState
 from laneway.rows import Lookup, Owner, StateRow
@@ -34,7 +39,7 @@ SCAN = 1_000
 
 
 class RunDetails(RunView):
-    """A run with what it took. `tools` are the calls that run at this moment, `waits_for` what it waits for."""
+    """A run with what it took. `tools` are the calls that run now, `waits_for` what it waits for, at rest, too."""
 
     prompt: str = ""
     rounds: int = 0
@@ -52,6 +57,7 @@ class RunStory(View):
     run: RunView
     steps: list[StepView]
     text: str = Field(description="The same for people.")
+    story: str = Field(default="", description="What it did, waited for and cost, and how it ended, in words.")
 
 
 @router.get("/sessions/{key}/runs", summary="The runs of a session")
@@ -65,7 +71,7 @@ async def ls(
     """Every run of a session, oldest first."""
     owner = await find_session(workspace, caller, key)
     rows = await workspace.inbox.engine.store.history.states(owner, "turn", after_seq=seq_of(after), limit=limit)
-    items = [RunView.of(row, _state_now(workspace, row)) for row in rows]
+    items = [RunView.of(row, state_now(workspace, row)) for row in rows]
     return page_of(items, [row.seq for row in rows], limit)
 
 
@@ -73,12 +79,12 @@ async def ls(
 async def show(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunDetails:
     """What a run is doing, or has done, and what it took."""
     workspace, row = await gateway.find_run(caller, run_id)
-    facts = run_facts(row, _state_now(workspace, row))
+    facts = run_facts(row, state_now(workspace, row))
+    rests = rest_of(workspace, row)
     try:
-        async with workspace.using(row.tenant, row.session) as session:
-            info = await session.run_snapshot(run_id)
-    except LanewayError:  # its sub-agent has ended, or its session cannot be opened now: the store knows this much
-        return RunDetails(**facts)
+        info = await _info_of(workspace, row)
+    except LanewayError:  # its sub-agent has ended: the store knows this much
+        return RunDetails(**facts, waits_for=rests)
     is_over = TurnState(facts["state"]).is_final
     return RunDetails(
         **facts,
@@ -89,8 +95,16 @@ async def show(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunDetails:
         cost=info.cost,
         resumed_from=info.resumed_from or None,
         tools=list(info.tools),
-        waits_for="" if is_over else info.reason,
+        waits_for=rests if is_over else info.reason,
     )
+
+
+async def _info_of(workspace: Workspace, row: StateRow) -> RunInfo:
+    """What is known of a run. A session that is not in memory stays where it is: looking brings nothing back."""
+    if workspace.live_session(row.tenant, root_of(row.session)) is None:
+        return stored_info(row, await Book(workspace.inbox.engine, _owner(row)).read_run(row.id))
+    async with workspace.using(row.tenant, row.session) as session:
+        return await session.run_snapshot(row.id)
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202, summary="End a run")
@@ -102,7 +116,7 @@ async def cancel(run_id: str, gateway: GatewayOf, caller: CallerOf, body: Reason
     if not await workspace.inbox.cancel(row.session, reason, tenant=row.tenant):
         raise ConflictError(f"run {run_id} is ending already", hint="wait for its end", run_id=run_id)
     _, row = await gateway.find_run(caller, run_id)
-    return RunView.of(row, _state_now(workspace, row))
+    return RunView.of(row, state_now(workspace, row))
 
 
 @router.post("/runs/{run_id}/resume", status_code=202, summary="Go on with a run that was cut off")
@@ -142,13 +156,23 @@ async def explain(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunStory
     """What a run waits for at this moment, and everything that has happened to it."""
     workspace, row = await gateway.find_run(caller, run_id)
     events = await workspace.inbox.engine.store.history.events(_owner(row), turn_id=run_id)
-    run = RunView.of(row, _state_now(workspace, row))
+    run = RunView.of(row, state_now(workspace, row))
     text = run_now(workspace, _owner(row), run_id)
     if not text:
-        text = f"Run {run_id} is {run.state}{f': {run.reason}' if run.reason else ''}."
+        text = f"Run {run_id} {state_words(run.state)}{f': {run.reason}' if run.reason else ''}."
         elsewhere = task_lines(await _tasks_of(workspace, row))
         text = f"{text}\n{elsewhere}" if elsewhere else text
-    return RunStory(run=run, steps=[StepView.of(stories.step_of(event)) for event in events], text=text)
+    told = [StepView.of(stories.step_of(event)) for event in events]
+    return RunStory(run=run, steps=told, text=text, story=await _story(workspace, row))
+
+
+async def _story(workspace: Workspace, row: StateRow) -> str:
+    """A run in words: of one that goes on, by its session; else from the store, and no session is opened for it."""
+    session = workspace.host.sessions.get((row.tenant, row.session))
+    now = None if session is None else session.current_run()
+    if session is not None and now is not None and now.run_id == row.id:
+        return await session.explain_run(row.id)
+    return await tell_stored(workspace.inbox.engine.store.history, row)
 
 
 async def _tasks_of(workspace: Workspace, run: StateRow) -> list[TaskEntry]:
@@ -174,7 +198,7 @@ def _owner(row: StateRow) -> Owner:
     return Owner(row.tenant, row.workspace, row.session)
 
 
-def _state_now(workspace: Workspace, row: StateRow) -> str:
+def state_now(workspace: Workspace, row: StateRow) -> str:
     """The state of the run that goes on: the store hears of its phases later."""
     turn = current_turn(workspace, _owner(row))
     return turn.state.value if turn is not None and turn.id == row.id else ""

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 from laneway.agent.subagents import is_child_id, root_of
 from laneway.errors import InvalidMessageError
 from laneway.gateway.deps import CallerOf, WorkspaceOf
+from laneway.gateway.labels import labels_of
 from laneway.gateway.lookup import current_turn, find_session
 from laneway.gateway.recency import Seen
 from laneway.gateway.views import (
@@ -49,6 +50,11 @@ class SessionSummary(View):
     state: str = Field(description="`idle`, `waiting`, or the state of the run that goes on.")
     run_id: str | None = None
     waiting: int
+    resting: bool = Field(
+        default=False, description="It was passivated with work undone, which goes on when something comes."
+    )
+    resting_reason: str = Field("", description="While it rests: what it waits for, and what brings it back.")
+    identity: dict[str, str] = Field(default_factory=dict, description="The labels that its host gave it.")
 
 
 class RecentSession(SessionSummary):
@@ -177,7 +183,11 @@ async def ls(
     else:
         keys = await workspace.inbox.sessions(tenant=caller.tenant, after=after, limit=limit)
     shown = [key for key in keys if subagents or not is_child_id(key)]
-    items = [SessionSummary(**_summary(workspace, workspace.owner(caller.tenant, key))) for key in shown]
+    owners = [workspace.owner(caller.tenant, key) for key in shown]
+    labels = await asyncio.gather(*(labels_of(workspace, owner) for owner in owners))
+    items = [
+        SessionSummary(**_summary(workspace, owner), identity=each) for owner, each in zip(owners, labels, strict=True)
+    ]
     return page_of(items, keys, limit)
 
 
@@ -201,7 +211,11 @@ async def _recent(
                 break
     newest, total = recency.newest(tenant), recency.count(tenant)
     said = await asyncio.gather(*(_said_last(workspace, workspace.owner(tenant, key)) for key, _ in found))
-    items = [_recent_view(workspace, tenant, *each, *last) for each, last in zip(found, said, strict=True)]
+    labels = await asyncio.gather(*(labels_of(workspace, workspace.owner(tenant, key)) for key, _ in found))
+    items = [
+        _recent_view(workspace, tenant, *each, *last).model_copy(update={"identity": own})
+        for each, last, own in zip(found, said, labels, strict=True)
+    ]
     following = str(found[-1][1].order) if len(found) >= limit else None
     counts = {name: len(keys) for name, keys in groups.items()}
     return RecentPage(items=items, next=following, newest=newest, total=total, **counts)
@@ -286,7 +300,7 @@ def _at_work(workspace: Workspace, tenant: str, after: str) -> list[str]:
 @router.get("/sessions/{key}", summary="One session")
 async def show(key: str, caller: CallerOf, workspace: WorkspaceOf) -> SessionDetails:
     """What goes on in a session, and which settings hold for its queue."""
-    return _details(workspace, await find_session(workspace, caller, key))
+    return await _details(workspace, await find_session(workspace, caller, key))
 
 
 @router.patch("/sessions/{key}/settings", summary="Change the settings of a session's queue")
@@ -299,7 +313,7 @@ async def configure(key: str, body: QueueChange, caller: CallerOf, workspace: Wo
     names = ("mode", "debounce_ms", "cap", "drop")
     given = {name: getattr(body if name in body.model_fields_set else before, name) for name in names}
     await engine.set_options(owner, QueueOptions(**given), caller.name, workspace.inbox.settings_of)
-    return _details(workspace, owner)
+    return await _details(workspace, owner)
 
 
 @router.get("/sessions/{key}/pending", summary="What waits in a session")
@@ -375,7 +389,7 @@ async def stop(key: str, caller: CallerOf, workspace: WorkspaceOf, body: Reason 
 
 def _summary(workspace: Workspace, owner: Owner) -> dict[str, Any]:
     box = workspace.inbox.engine.kernel.boxes.get(owner)
-    turn = current_turn(workspace, owner)
+    turn, name = current_turn(workspace, owner), (owner.tenant, root_of(owner.session))
     waiting = 0 if box is None else box.waiting
     idle: Literal["waiting", "idle"] = "waiting" if waiting else "idle"
     return {
@@ -384,10 +398,12 @@ def _summary(workspace: Workspace, owner: Owner) -> dict[str, Any]:
         "state": idle if turn is None else turn.state.value,
         "run_id": None if turn is None else turn.id,
         "waiting": waiting,
+        "resting": name in workspace.rest.resting,
+        "resting_reason": workspace.rest.words(name),
     }
 
 
-def _details(workspace: Workspace, owner: Owner) -> SessionDetails:
+async def _details(workspace: Workspace, owner: Owner) -> SessionDetails:
     session = workspace.host.sessions.get((owner.tenant, owner.session))  # those of sub-agents are there, too
     stats = {} if session is None else session.queue_stats().lanes
     return SessionDetails(
@@ -395,6 +411,7 @@ def _details(workspace: Workspace, owner: Owner) -> SessionDetails:
         conversation=workspace.inbox.engine.conversation(owner),
         settings=settings_view(workspace.inbox.settings_of(owner)),
         in_memory=session is not None,
+        identity=await labels_of(workspace, owner),
         lanes=[
             ToolLane(
                 name=name,

@@ -9,7 +9,8 @@ from fastapi import Path
 
 from laneway.errors import NotFoundError
 from laneway.gateway.deps import CallerOf, GatewayOf
-from laneway.gateway.lookup import current_turn, run_now
+from laneway.gateway.labels import labels_of
+from laneway.gateway.lookup import current_turn, rest_of, run_now
 from laneway.gateway.story_telling import (
     RoundsOfRun,
     approvals_told,
@@ -85,7 +86,7 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
     state = turn.state.value if turn is not None and turn.id == row.id else ""
     run = RunView.of(row, state)
     is_over = TurnState(run.state).is_final
-    usage = rounds.usage
+    usage, rests = rounds.usage, rest_of(workspace, row)
     facts: dict[str, Any] = {"messages": run.messages, "injected": run.steered}
     facts["summarized"] = json.loads(row.body).get("summarized", [])
     if rounds.run is not None:
@@ -93,11 +94,13 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
     return RunTale(
         run=run,
         now="" if is_over else run_now(workspace, owner, row.id),
+        rests=rests,
         is_over=is_over,
-        can_resume=is_over and not rounds.resumed_by and parent_of(row.session) is None and _is_cut(rounds),
+        can_resume=is_over and not rests and not rounds.resumed_by and not parent_of(row.session) and _is_cut(rounds),
         resumed_from=rounds.resumed_from or None,
         resumed_by=rounds.resumed_by or None,
         parent_session=parent_of(row.session),
+        identity=await labels_of(workspace, owner),
         messages=await messages_told(history, facts, events),
         rounds=rounds.told(),
         rounds_before=rounds.before,

@@ -9,25 +9,39 @@ SELECT value FROM meta WHERE name = :name;
 UPDATE meta SET value = :value WHERE name = :name;
 
 -- name: put_message
--- A message as it is now; the values are the fields of MessageRow.
+-- A message as it is now; the values are the fields of MessageRow. An id that is another message's is refused, because
+-- it would be of no session then, which the table does not take.
 INSERT INTO messages (
     id, tenant, workspace, session, seq, place, live, state, outcome, turn_id, reason, platform_id, route,
     arrived_ms, ended_ms, body
 )
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
-    tenant = excluded.tenant, workspace = excluded.workspace, session = excluded.session, seq = excluded.seq,
+    session = CASE
+        WHEN messages.seq = excluded.seq AND messages.session = excluded.session
+            AND messages.workspace = excluded.workspace AND messages.tenant = excluded.tenant
+            THEN excluded.session
+    END,
     place = excluded.place, live = excluded.live, state = excluded.state, outcome = excluded.outcome,
     turn_id = excluded.turn_id, reason = excluded.reason, platform_id = excluded.platform_id, route = excluded.route,
     arrived_ms = excluded.arrived_ms, ended_ms = excluded.ended_ms, body = excluded.body;
 
 -- name: put_state
--- A state row as it is now; the values are the fields of StateRow.
+-- A state row as it is now; the values are the fields of StateRow. An id that is another session's or another turn's is
+-- refused, because it would be of no session then, which the table does not take.
+-- A blob is known by its hash, so one that is there is the same, and is not written again, however often it comes.
 INSERT INTO states (kind, id, tenant, workspace, session, seq, live, state, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (kind, id) DO UPDATE SET
-    tenant = excluded.tenant, workspace = excluded.workspace, session = excluded.session, seq = excluded.seq,
-    live = excluded.live, state = excluded.state, body = excluded.body;
+    session = CASE
+        WHEN states.session = excluded.session
+            AND states.workspace = excluded.workspace AND states.tenant = excluded.tenant
+            AND (excluded.kind != 'turn' OR states.seq = excluded.seq)
+            THEN excluded.session
+    END,
+    seq = excluded.seq,
+    live = excluded.live, state = excluded.state, body = excluded.body
+WHERE excluded.kind != 'blob';
 
 -- name: put_event
 -- An event, unless it is there already; only this conflict is passed over, a bad value is still an error.
@@ -370,6 +384,40 @@ WITH RECURSIVE keys (workspace) AS (
 )
 SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
 
+-- name: all_workspaces
+-- The workspaces that have messages, from one to the next by seeking.
+WITH RECURSIVE keys (workspace) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(messages.workspace) FROM messages INDEXED BY messages_by_session
+        WHERE messages.workspace > keys.workspace
+    )
+    FROM keys
+    WHERE keys.workspace IS NOT NULL
+)
+SELECT workspace FROM keys WHERE workspace IS NOT NULL AND workspace != '';
+
+-- name: tenants
+-- The tenants that have messages in a workspace, from one to the next by seeking.
+WITH RECURSIVE keys (tenant) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (
+        SELECT min(later.tenant)
+        FROM (
+            SELECT min(ended.tenant) AS tenant FROM messages AS ended INDEXED BY messages_by_session
+            WHERE ended.workspace = :workspace AND ended.live = 0 AND ended.tenant > keys.tenant
+            UNION ALL
+            SELECT min(waiting.tenant) FROM messages AS waiting INDEXED BY messages_by_session
+            WHERE waiting.workspace = :workspace AND waiting.live = 1 AND waiting.tenant > keys.tenant
+        ) AS later
+    )
+    FROM keys
+    WHERE keys.tenant IS NOT NULL
+)
+SELECT tenant FROM keys WHERE tenant IS NOT NULL AND tenant != '';
+
 -- name: unknown_calls
 -- Calls of which nobody knows how far they came, newest first: they are live, and what is live is never much.
 SELECT kind, id, tenant, workspace, session, seq, live, state, body
@@ -423,6 +471,85 @@ WHERE
     )
 ORDER BY turn.seq DESC
 LIMIT :limit;
+
+-- name: erase_live_messages
+-- A slice of what a restart would load: it goes first, so that nothing of it begins again.
+DELETE FROM messages WHERE rowid IN (
+    SELECT rowid FROM messages INDEXED BY messages_by_session
+    WHERE workspace = :workspace AND live = 1 AND tenant = :tenant AND session = :session
+    LIMIT :limit
+);
+
+-- name: erase_messages
+-- A slice of the messages that have ended, oldest first; dead letters that nobody has settled stay unless all goes.
+DELETE FROM messages WHERE rowid IN (
+    SELECT messages.rowid FROM messages INDEXED BY messages_by_session
+    WHERE
+        messages.workspace = :workspace AND messages.live = 0 AND messages.tenant = :tenant
+        AND messages.session = :session AND messages.seq <= :until_seq
+        AND (:all OR messages.state != 'dead_lettered' OR EXISTS (
+            SELECT 1 FROM states AS mark
+            WHERE mark.kind = 'dead_letter' AND mark.id = messages.id AND mark.state IN ('retried', 'purged')
+        ))
+    ORDER BY messages.seq
+    LIMIT :limit
+);
+
+-- name: erasable_states
+-- A slice of the state rows of one kind that can go.
+SELECT rowid, kind, id FROM states INDEXED BY states_by_session
+WHERE
+    workspace = :workspace AND live = :live AND tenant = :tenant AND session = :session AND kind = :kind
+    AND seq <= :until_seq
+ORDER BY seq
+LIMIT :limit;
+
+-- name: erasable_states_of_any_kind
+-- A slice of all state rows of a session.
+SELECT rowid, kind, id FROM states INDEXED BY states_by_session
+WHERE workspace = :workspace AND live = :live AND tenant = :tenant AND session = :session
+LIMIT :limit;
+
+-- name: erase_state
+-- One of them.
+DELETE FROM states WHERE rowid = ?;
+
+-- name: blobs_named
+-- The blobs that a row names.
+SELECT blob FROM blob_uses WHERE kind = ? AND id = ?;
+
+-- name: erase_blob_uses
+-- A row is gone, and what it named is no longer named by it.
+DELETE FROM blob_uses WHERE kind = ? AND id = ?;
+
+-- name: erase_blob
+-- A blob that nobody names any more.
+DELETE FROM states WHERE kind = 'blob' AND id = :blob AND NOT EXISTS (
+    SELECT 1 FROM blob_uses WHERE blob_uses.blob = :blob
+);
+
+-- name: erase_events
+-- A slice of what has happened, oldest first.
+DELETE FROM events
+WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq <= (
+    SELECT max(slice.seq) FROM (
+        SELECT some.seq FROM events AS some
+        WHERE
+            some.tenant = :tenant AND some.workspace = :workspace AND some.session = :session
+            AND some.seq <= :until_seq
+        ORDER BY some.seq
+        LIMIT :limit
+    ) AS slice
+);
+
+-- name: erase_entries
+-- A slice of what was said, oldest first.
+DELETE FROM entries WHERE rowid IN (
+    SELECT rowid FROM entries
+    WHERE tenant = :tenant AND workspace = :workspace AND session = :session AND seq <= :until_seq
+    ORDER BY seq
+    LIMIT :limit
+);
 
 -- name: counts
 -- How many rows there are, and how many of them are live.

@@ -142,6 +142,24 @@ export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }
 
+/** The beginning of a text, of so many characters at most: it ends behind a word, with "…". */
+export function cut(text, most) {
+  const whole = String(text ?? "").trim();
+  if (whole.length <= most) return whole;
+  const part = whole.slice(0, most);
+  const end = Math.max(part.lastIndexOf(" "), part.lastIndexOf("\n"));
+  return `${part.slice(0, end > most / 2 ? end : most - 1).trimEnd()}…`; // a word without an end is cut where it has to be
+}
+
+const LABELS = [
+  ["tenant_id", "Tenant"], ["principal", "Principal"], ["agent_template_id", "Template"], ["correlation_id", "Correlation"],
+];
+
+/** The labels of a session that are set, with their words: `[["Principal", "user:42"]]`. */
+export function labelsOf(identity) {
+  return LABELS.filter(([key]) => identity?.[key]).map(([key, name]) => [name, String(identity[key])]);
+}
+
 // Characters that a reader does not see, or that turn the order of others around: what is approved has to be what is read.
 // Tab and line feed stay; so do joiners inside emoji and letters, where they are part of what is seen.
 const UNSEEN = new RegExp(

@@ -5,7 +5,7 @@ import { go, href } from "../core/router.js";
 import { useKeys } from "../ui/keys.js";
 import { Paged, usePages } from "../ui/load.js";
 import { Badge, Button, Empty, Field, html, Json, Page, Text, useEffect, useRef, useState } from "../ui/parts.js";
-import { AREAS, byDay, factsOf, PERIODS, queryOf, sentenceOf, targetOf } from "./audit_model.js";
+import { AREAS, byDay, deletedOf, factsOf, PERIODS, queryOf, sentenceOf, targetOf } from "./audit_model.js";
 
 const PAGE = 50;
 const TYPING_MS = 250;
@@ -48,12 +48,17 @@ export default function Audit({ query }) {
         <option key=${name} value=${name}>${text}</option>`)}</select></${Field}>
       ${isFiltered ? html`<${Button} kind="quiet" icon="x" onClick=${clear}>Clear</${Button}>` : null}
     </search>
-    <${Paged} pages=${pages} empty=${empty}>${(items) => byDay(items, dayOf).map(({ day, items: some }) => html`
-      <section key=${day} class="audit-day" aria-label=${day}><h2>${day}</h2>
-        <ol class="audit-list">${some.map((each) => html`<${Entry} key=${each.seq} entry=${each}
-          onActor=${(actor) => setFilter({ ...filter, actor })} />`)}</ol>
-      </section>`)}</${Paged}>
+    <${Paged} pages=${pages} empty=${empty}>${(items) => html`<${Days} items=${items}
+      onActor=${(actor) => setFilter({ ...filter, actor })} />`}</${Paged}>
   </${Page}>`;
+}
+
+function Days({ items, onActor }) {
+  const deleted = deletedOf(items);
+  return byDay(items, dayOf).map(({ day, items: some }) => html`<section key=${day} class="audit-day" aria-label=${day}><h2>${day}</h2>
+    <ol class="audit-list">${some.map((each) => html`<${Entry} key=${each.seq} entry=${each} target=${targetOf(each, deleted)}
+      onActor=${onActor} />`)}</ol>
+  </section>`);
 }
 
 function pick(query = {}) {
@@ -74,10 +79,9 @@ function dayOf(ms) {
   return new Intl.DateTimeFormat("en-GB", { weekday: "long", day: "numeric", month: "long", year: "numeric" }).format(ms);
 }
 
-function Entry({ entry, onActor }) {
+function Entry({ entry, target, onActor }) {
   const [isOpen, setOpen] = useState(false);
   const facts = factsOf(entry);
-  const target = targetOf(entry);
   return html`<li class="card audit-entry">
     <div class="row audit-line">
       <time class="num dim" dateTime=${new Date(entry.at_ms).toISOString()}>${clock(entry.at_ms, entry.at_ms)}</time>

@@ -1,5 +1,7 @@
 /** What operators have done, in plain words. Pure: no page is needed. */
 
+import { money, number } from "../core/format.js";
+
 const HOUR = 3600000;
 const DAY = 24 * HOUR;
 const SHOWN = 120;
@@ -12,6 +14,7 @@ const LENGTHS = { "1h": HOUR, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY };
 export const AREAS = [
   ["", "Everything"], ["lane", "Lanes"], ["limit", "Limits"], ["approval", "Approvals"], ["schedule", "Schedules"], ["ledger", "Ledger"],
   ["dead_letter", "Dead letters"], ["task", "Tasks"], ["job", "Jobs"], ["token", "Tokens"], ["channel", "Channels"],
+  ["budget", "Budgets"], ["session", "Sessions"],
 ];
 
 /** The filters of an address as the server is asked. */
@@ -23,10 +26,6 @@ export function queryOf({ text = "", actor = "", action = "", target = "", perio
 function short(text) {
   const line = String(text ?? "").replace(/\s+/g, " ").trim();
   return line.length > SHOWN ? `${line.slice(0, SHOWN - 1)}…` : line;
-}
-
-function quoted(text) {
-  return text ? ` “${short(text)}”` : "";
 }
 
 /** What one lane change says: "paused", "set to 4 at once". */
@@ -47,12 +46,18 @@ function scheduleWords(facts) {
   return facts.paused ? "paused schedule" : "resumed schedule";
 }
 
+const LABELS = { tenant_id: "tenant", principal: "principal", agent_template_id: "template", correlation_id: "correlation" };
+const ON_EXHAUSTED = { deny: "runs end", park: "runs wait for the next window", cheaper: "the cheaper model is asked" };
+
 const VERBS = {
   "limit.close": (each) => `closed limit ${each.target}`,
   "limit.open": (each) => `opened limit ${each.target}`,
+  "budget.set": (each) => `set ${budgetName(each)}${inWords(budgetWords(each.facts))}`,
+  "budget.clear": (each) => `took ${budgetName(each)} away`,
+  "budget.reset": (each) => `let ${budgetName(each)} begin anew`,
   "approval.approve": (each) => `approved ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
   "approval.deny": (each) => `denied ${each.facts.tool ?? each.facts.action ?? "request"} ${each.target}`,
-  "schedule.add": (each) => `added a schedule for session ${each.target}${quoted(each.facts.text)}`,
+  "schedule.add": (each) => `added a schedule for session ${each.target}`,
   "schedule.remove": (each) => `deleted schedule ${each.target}${inSession(each)}`,
   "schedule.run": (each) => `ran schedule ${each.target}${inSession(each)} now`,
   "schedule.change": (each) => `${scheduleWords(each.facts)} ${each.target}${inSession(each)}`,
@@ -63,11 +68,38 @@ const VERBS = {
   "task.fail": (each) => `failed task ${each.target} by hand${ofTool(each)}`,
   "task.release": (each) => `took task ${each.target} back from ${each.facts.worker || "its worker"}${ofTool(each)}`,
   "task.cancel": (each) => `cancelled task ${each.target}${ofTool(each)}`,
+  "session.label": (each) => `said whose session ${each.target} is${inWords(labelWords(each.facts))}`,
+  "session.delete": (each) => `deleted session ${each.target}`,
+  "session.import_begin": (each) => `began to import session ${each.target}`,
+  "session.import_refused": (each) => `was refused the import of session ${each.target}: ${each.facts.error ?? "no reason is known"}`,
+  "session.passivate": (each) => `had session ${each.target} leave memory`,
   "token.create": (each) => `made token ${each.target}`,
   "token.revoke": (each) => `revoked token ${each.target}`,
   "job.cancel": (each) => `cancelled ${each.facts.label || `job ${each.target}`}${each.facts.lane ? ` in lane ${each.facts.lane}` : ""}`,
   "channel.gave_up": (each) => `gave up sending to ${each.target}`,
 };
+
+const inWords = (words) => (words ? ` (${words})` : "");
+
+function budgetName({ target, facts }) {
+  return `budget ${target}${facts.shared ? " of all tenants" : ""}`;
+}
+
+/** What was said of a budget: "100,000 tokens and $5 for each principal and day, then runs end". */
+function budgetWords(facts) {
+  const limit = (name, words) => (facts[name] === undefined ? "" : facts[name] === null ? `no limit of ${name}` : words(facts[name]));
+  const limits = [limit("tokens", (count) => `${number(count)} tokens`), limit("money", money)].filter(Boolean).join(" and ");
+  const each = [facts.scope, facts.window === "ever" ? "" : facts.window].filter(Boolean).join(" and ");
+  const whose = each ? `for each ${each}` : "";
+  const end = facts.on_exhausted ? `then ${ON_EXHAUSTED[facts.on_exhausted] ?? facts.on_exhausted}` : "";
+  return [[limits, whose].filter(Boolean).join(" "), end].filter(Boolean).join(", ");
+}
+
+/** What was said of a session: "principal user:42, no tenant". */
+function labelWords(facts) {
+  const names = Object.entries(LABELS).filter(([key]) => facts[key] !== undefined);
+  return names.map(([key, name]) => (facts[key] ? `${name} ${facts[key]}` : `no ${name}`)).join(", ");
+}
 
 function happened(said) {
   if (said === undefined || said === null) return "";
@@ -110,12 +142,27 @@ function past(verb) {
   return words.endsWith("e") ? `${words}d` : `${words}ed`;
 }
 
-/** Where an action leads: the route and its parameters, or null. */
-export function targetOf(entry) {
+/** Sessions that were deleted, as far as these entries tell: the key, and the number of the entry that says so last. */
+export function deletedOf(items) {
+  const found = new Map();
+  for (const { action, target, seq } of items) {
+    if (action === "session.delete") found.set(target, Math.max(seq, found.get(target) ?? 0));
+  }
+  return found;
+}
+
+/** Where an action leads: the route and its parameters, or null: also to a session that has been deleted since. */
+export function targetOf(entry, deleted = new Map()) {
+  const found = placeOf(entry);
+  return found?.[0] === "chat" && deleted.get(entry.target) >= entry.seq ? null : found;
+}
+
+function placeOf(entry) {
   const [area, verb] = entry.action.split(".");
   const { target, facts = {} } = entry;
   if (area === "lane") return ["lanes", { filter: target }];
   if (area === "limit") return ["limits"];
+  if (area === "budget") return ["usage"];
   if (area === "approval") return ["approvals"];
   if (area === "schedule") return verb === "add" ? ["chat", target] : ["schedules"];
   if (area === "ledger") return ["ledger", { entry: target }];
@@ -124,7 +171,7 @@ export function targetOf(entry) {
   if (area.startsWith("dead")) return ["letters"];
   if (area === "run") return ["story", "run", target];
   if (area === "message") return ["story", "message", target];
-  if (area === "session") return ["chat", target];
+  if (area === "session") return verb === "delete" ? null : ["chat", target];
   if (area === "job") return facts.run_id ? ["story", "run", facts.run_id] : ["lanes", { filter: facts.lane ?? "" }];
   return null;
 }

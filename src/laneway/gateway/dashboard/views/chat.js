@@ -4,8 +4,9 @@ import { link, useStream } from "../core/live.js";
 import { go, href } from "../core/router.js";
 import { confirm, Dialog } from "../ui/dialogs.js";
 import { useKeys } from "../ui/keys.js";
+import { Labels } from "../ui/labels.js";
 import {
-  Badge, Button, Empty, ErrorBox, html, Loading, Page, stateTone, toast, useEffect, useMemo, useRef, useSignal, useState,
+  Badge, Button, Empty, ErrorBox, html, Loading, Page, stateTone, Text, toast, useEffect, useMemo, useRef, useSignal, useState,
 } from "../ui/parts.js";
 import { statusOf } from "./chat_blocks.js";
 import { Log } from "./chat_log.js";
@@ -77,10 +78,15 @@ function Lead({ store }) {
   const waiting = store.waitingCount.value;
   const state = status?.text ?? (waiting ? "waiting" : store.exists() ? "idle" : "no message yet");
   const mode = store.settings.value?.mode;
-  return html`<span class="row"><${Badge} tone=${status?.tone ?? stateTone(state)}>${shown(state)}</${Badge}>
+  const { identity, resting, rests } = store.about.value;
+  const words = resting ? "rests" : shown(state);
+  const title = resting ? `It has left memory: ${rests}.` : undefined;
+  return html`<span class="row"><${Badge} tone=${resting ? "wait" : status?.tone ?? stateTone(state)} title=${title}>${words}</${Badge}>
+    ${!resting && status?.reason && run ? html`<span><${Text}>${status.reason}</${Text}></span>` : null}
     ${waiting ? html`<span>${plural(waiting, "message")} waiting</span>` : null}
     ${mode ? html`<span class="chat-mode">mode ${mode.value} <span class="dim">(${mode.origin})</span></span>` : null}
-    <a href=${href("sessions", store.key)}>Session</a></span>`;
+    <a href=${href("sessions", store.key)}>Session</a>
+    <${Labels} identity=${identity} /></span>`;
 }
 
 /** Says in words what has ended, for those who do not see it. */

@@ -1,5 +1,6 @@
 /** In which order a chat shows what it knows, and in which words. Pure. */
 import { isFinalMessage, isFinalRun, isWaiting } from "./chat_model.js";
+import { whyWords } from "./queue_model.js";
 
 const SHOWN_FIRST = 4;
 
@@ -44,6 +45,8 @@ function noteRepeats(chat, found) {
     for (const before of [...again.map((id) => first.get(id)), byId.get(run.resumedFrom)]) {
       if (before && !before.isContinued) Object.assign(before, { isContinued: true, v: before.v + 1 });
     }
+    const rests = run.state === "interrupted" && run.messages.some((id) => chat.messages.get(id)?.state === "queued");
+    if (rests !== run.rests) Object.assign(run, { rests, v: run.v + 1 });
     byId.set(run.id, run);
     for (const id of [...run.messages, ...run.steered]) if (!first.has(id)) first.set(id, run);
   }
@@ -71,9 +74,29 @@ function divided(found, current) {
 
 const divider = (number) => ({ kind: "divider", key: `conversation-${number}`, number });
 
+/** What tells a block from how it was drawn last. A message that waits again changes while its first run does not. */
+export function versionOf(chat, { run, message }) {
+  if (!run) return String(message?.v ?? 0);
+  const back = [...run.messages, ...run.steered].map((id) => chat.messages.get(id)).filter((each) => isWaiting(each?.state));
+  return [run.v, ...back.map((each) => each.v)].join(" ");
+}
+
+/** Messages that wait again after a run was cut off: they are shown with that run, and not a second time below. */
+export function returnedOf(chat) {
+  const waiting = new Set([...chat.messages.values()].filter((each) => isWaiting(each.state)).map((each) => each.id));
+  const found = new Set();
+  if (!waiting.size) return found;
+  for (const run of chat.runs.values()) {
+    if (!isFinalRun(run.state)) continue;
+    for (const id of [...run.messages, ...run.steered]) if (waiting.has(id)) found.add(id);
+  }
+  return found;
+}
+
 /** The messages that wait, in the order of their places; those without one come last, as they came. */
 export function waitingOf(chat) {
-  const found = [...chat.messages.values()].filter((each) => isWaiting(each.state) && each.isKnown);
+  const returned = returnedOf(chat);
+  const found = [...chat.messages.values()].filter((each) => isWaiting(each.state) && each.isKnown && !returned.has(each.id));
   const place = (each) => each.position ?? 1e12 + (each.seq || 1e12);
   return found.sort((a, b) => place(a) - place(b));
 }
@@ -166,17 +189,17 @@ const OUTCOMES = {
 };
 const WAITS = { queued: "waits", parked: "goes into the run at its next step", held: "held back" };
 
-const RUNS_ON = /^\S+ has run for \d+ ms$/; // true when it was said, and no longer
+const RUNS_ON = /^\S+ has run for \d+ ms/; // true when it was said, and no longer
 
-/** What has become of a message: `{ tone, text, reason }`; null if that goes without saying. */
-export function becameOf(message) {
-  const reason = (message.reason || "").replace(RUNS_ON, "a run goes on");
+/** What has become of a message: `{ tone, text, reason }`; null if that goes without saying. `run`: where it is shown. */
+export function becameOf(message, run = null) {
+  const reason = whyWords((message.reason || "").replace(RUNS_ON, "a run goes on"));
   if (isWaiting(message.state)) {
     const place = message.state !== "parked" && message.position ? `, place ${message.position}` : "";
     return { tone: message.state === "held" ? "warn" : "wait", text: `${WAITS[message.state]}${place}`, reason };
   }
   const end = OUTCOMES[message.outcome];
-  if (end) return { tone: end[0], text: end[1], reason };
+  if (end) return { tone: end[0], text: end[1], reason: run && run.reason === message.reason ? "" : reason }; // the run tells it
   const [tone, text] = BECAME[message.state] ?? [];
   if (!text) return null;
   const tells = ["dropped", "superseded", "expired", "rejected", "withdrawn", "summarized", "dead_lettered"].includes(message.state);
@@ -190,7 +213,7 @@ export function canRetry(message) {
 }
 
 /** Whether a run can go on where it was cut off. */
-export const canResume = (run) => !run.isContinued && ["interrupted", "failed", "cancelled", "fenced"].includes(run.state);
+export const canResume = (run) => !run.isContinued && !run.rests && ["interrupted", "failed", "cancelled", "fenced"].includes(run.state);
 
 const DOES = {
   starting: "begins", thinking: "thinks", acting: "works", compacting: "shortens the conversation", waiting: "waits",
@@ -200,6 +223,7 @@ const DOES = {
 /** What a run does at this moment, in a few words, and why; null when it has ended well. */
 export function statusOf(run) {
   if (run.state === "succeeded") return null;
+  if (run.rests) return { tone: "wait", text: "at rest", reason: run.reason, untilMs: 0 };
   if (isFinalRun(run.state)) {
     const text = run.state === "fenced" ? "did not end, and may say nothing more" : run.state;
     return { tone: run.state === "cancelled" ? "off" : "bad", text, reason: run.reason, untilMs: 0 };

@@ -1,7 +1,7 @@
 /** The conversation on the screen: only the part that somebody looks at is in the page, however long it is. */
 import { plural } from "../core/format.js";
 import { Button, html, Loading, useEffect, useLayoutEffect, useRef, useState } from "../ui/parts.js";
-import { blocksOf, waitingOf } from "./chat_blocks.js";
+import { blocksOf, returnedOf, versionOf, waitingOf } from "./chat_blocks.js";
 import { Long, Message, Run, Still } from "./chat_parts.js";
 
 const SHOWN = 24; // blocks in the page at first
@@ -17,8 +17,6 @@ function Block({ block, chat, store }) {
   return html`<${Run} run=${block.run} chat=${chat} store=${store} />`;
 }
 
-const versionOf = (block) => block.run?.v ?? block.message?.v ?? 0;
-
 /** Blocks in their order; put in order anew only when that has changed. */
 function useBlocks(chat) {
   const kept = useRef({ chat: null, shape: -1, blocks: [] });
@@ -33,7 +31,7 @@ function Waiting({ chat, store }) {
   const all = waitingOf(chat);
   const own = all.filter((each) => store.own.has(each.id));
   const shown = [...new Set([...all.slice(0, WAITING_SHOWN), ...own.slice(-WAITING_SHOWN)])];
-  const more = Math.max(store.waitingCount.value, all.length) - shown.length;
+  const more = Math.max(store.waitingCount.value - returnedOf(chat).size, all.length) - shown.length;
   if (!shown.length) return null;
   return html`<section class="chat-waiting" aria-label="Waiting messages">
     ${shown.map((each) => html`<${Message} key=${each.id} message=${each} store=${store} />`)}
@@ -125,6 +123,7 @@ export function Log({ store, empty, onEdit, onFocusBack }) {
 
   const onScroll = () => {
     const view = node.current;
+    if (!view) return; // the browser tells of it a moment later: somebody may have left the chat meanwhile
     const left = view.scrollHeight - view.scrollTop - view.clientHeight;
     follows.current = range.end === null && left < END_PX;
     if (isAway === follows.current) setAway(!follows.current);
@@ -148,7 +147,7 @@ export function Log({ store, empty, onEdit, onFocusBack }) {
         : null}
       ${isEmpty ? empty : null}
       ${blocks.slice(start, end).map((block) => html`<div key=${block.key} data-block=${block.key} class="chat-block">
-        <${Still} v=${`${chat.number} ${versionOf(block)}`}
+        <${Still} v=${`${chat.number} ${versionOf(chat, block)}`}
           draw=${() => html`<${Block} block=${block} chat=${chat} store=${store} />`} /></div>`)}
       ${range.end === null ? html`<${Waiting} chat=${chat} store=${store} /><${Outbox} store=${store} onEdit=${onEdit} />` : null}
     </div>

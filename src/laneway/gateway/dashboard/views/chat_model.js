@@ -128,12 +128,18 @@ function takeLine(chat, line) {
   know(chat, message, { text: line.text, kind: line.role, sender: line.sender ? { id: line.sender } : null });
 }
 
+/** The attachments that somebody has sent: what Laneway tells itself by one is no file. */
+function filesOf(attachments) {
+  const isErrand = (each) => Object.keys(each ?? {}).some((name) => name.startsWith("laneway."));
+  return attachments?.filter((each) => !isErrand(each));
+}
+
 /** Take in what a route has said about a message; `asOf` is the event up to which that is true. */
 export function takeMessage(chat, facts, asOf = 0) {
   const message = messageOf(chat, facts.message_id);
   place(chat, message, facts.seq);
   know(chat, message, {
-    text: facts.text, kind: facts.kind, sender: facts.sender, channel: facts.channel, attachments: facts.attachments,
+    text: facts.text, kind: facts.kind, sender: facts.sender, channel: facts.channel, attachments: filesOf(facts.attachments),
     arrivedMs: facts.arrived_ms, retryOf: facts.retry_of, mode: facts.mode,
   });
   if (facts.idempotency_key) chat.keys.add(facts.idempotency_key);
@@ -155,7 +161,7 @@ export function takePending(chat, items) {
     const message = messageOf(chat, facts.message_id);
     const isLate = message.state && !isWaiting(message.state); // it has begun meanwhile
     know(chat, message, {
-      text: facts.text, kind: facts.kind, sender: facts.sender, channel: facts.channel, attachments: facts.attachments,
+      text: facts.text, kind: facts.kind, sender: facts.sender, channel: facts.channel, attachments: filesOf(facts.attachments),
       arrivedMs: facts.arrived_ms, retryOf: facts.retry_of, mode: facts.mode,
     });
     if (facts.idempotency_key) chat.keys.add(facts.idempotency_key);

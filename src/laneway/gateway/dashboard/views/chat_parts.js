@@ -1,7 +1,7 @@
 /** What a chat is made of: messages, runs with their rounds, calls, plans and sub-agents. */
-import { duration, money, number, plural, shown } from "../core/format.js";
+import { cut, duration, money, number, plural, shown } from "../core/format.js";
 import { href } from "../core/router.js";
-import { Badge, Button, Clock, Component, Copy, Countdown, html, Icon, Json, Since, Text, useState } from "../ui/parts.js";
+import { Badge, Button, Clock, Component, Copy, Countdown, html, Icon, Json, Since, Text, Time, useState } from "../ui/parts.js";
 import { becameOf, callStatus, canResume, canRetry, contentOf, openersOf, partsOf, statusOf } from "./chat_blocks.js";
 import { isFinalRun } from "./chat_model.js";
 
@@ -64,7 +64,7 @@ function Attachments({ list }) {
 
 /** What has become of a message, with a way to its story. */
 export function Became({ message, store }) {
-  const end = becameOf(message);
+  const end = becameOf(message, store.chat.runs.get(message.runId));
   const reply = store.replies.get(message.id);
   return html`<div class="chat-became">
     ${end ? html`<${Badge} tone=${end.tone}>${end.text}</${Badge}>` : null}
@@ -243,7 +243,7 @@ export function Run({ run, chat, store }) {
   return html`<article class="chat-run ${isOver ? "" : "chat-live"}" data-run=${run.id} data-state=${run.state} aria-label=${name}>
     ${openers.map((each) => html`<${Message} key=${each.id} message=${each} store=${store} />`)}
     ${more ? html`<p class="chat-more dim">and ${plural(more, "more message")}, answered together</p>` : null}
-    ${again.map((each) => html`<p key=${each.id} class="chat-more dim">again over <q>${shown(each.text.slice(0, 80))}</q></p>`)}
+    ${again.map((each) => html`<p key=${each.id} class="chat-more dim">again over <q>${shown(cut(each.text, 80))}</q></p>`)}
     <div class="chat-answer">
       ${run.resumedFrom
         ? html`<p class="dim">It goes on where <a href=${href("story", "run", run.resumedFrom)}>a run before it</a> was cut off.</p>`
@@ -259,8 +259,8 @@ export function Run({ run, chat, store }) {
         <${Badge} tone=${status.tone}>
           ${isOver ? null : html`<span class="chat-pulse" aria-hidden="true"></span>`}${shown(status.text)}</${Badge}>
         ${status.reason ? html`<span><${Text}>${status.reason}</${Text}></span>` : null}
-        ${status.untilMs ? html`<span class="dim">for <${Countdown} until=${status.untilMs} /></span>` : null}
-        ${!isOver && run.beganMs ? html`<span class="dim"><${Since} ms=${run.beganMs} /></span>` : null}
+        ${status.untilMs ? html`<span class="dim">for another <${Countdown} until=${status.untilMs} /></span>` : null}
+        ${!isOver && run.beganMs ? html`<span class="dim">began <${Time} ms=${run.beganMs} /></span>` : null}
       </div>` : null}
       <${Foot} run=${run} store=${store} />
     </div>

@@ -12,6 +12,7 @@ export function newRun(id) {
     again: [], // of its messages those that an earlier run began over
     againStates: "", // what had become of those when they were shown last
     isContinued: false, // a later run took up its messages
+    rests: false, // its session has left memory, and its messages wait there
     rounds: [], isWhole: false, conversation: null, mode: "", beganMs: 0, endedMs: 0, answer: null, tokens: 0, cost: null,
     toolCalls: 0, plan: null, children: new Map(), waiting: null, retry: null, waitsFor: "", resumedFrom: "", notes: [],
   };

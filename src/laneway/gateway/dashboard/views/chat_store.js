@@ -21,6 +21,7 @@ export class ChatStore {
     this.isRead = signal(false);
     this.settings = signal(null); // those of its queue
     this.lanes = signal(new Map()); // those of its tools, by their names, while it is in memory
+    this.about = signal({ identity: {}, resting: false, rests: "" }); // the session itself
     this.waitingCount = signal(0);
     this.own = new Set(); // what was sent from here
     this.replies = new Map(); // answers to commands, by their message
@@ -175,6 +176,7 @@ export class ChatStore {
     if (!this.exists()) return;
     const found = await ask(this.home);
     this.settings.value = found.settings;
+    this.about.value = { identity: found.identity ?? {}, resting: Boolean(found.resting), rests: found.resting_reason ?? "" };
     this.waitingCount.value = found.waiting;
     this.lanes.value = new Map(found.lanes.map((each) => [each.name, each]));
     this.changed();

@@ -50,14 +50,16 @@ export function doingOf(work) {
 
 /** The words for what a run does, without the one that its badge says already. */
 export function restOf(work) {
-  const said = `${doingOf(work).text} `;
-  return work.words.startsWith(said) ? work.words.slice(said.length) : work.words;
+  const said = doingOf(work).text;
+  const rest = work.words.startsWith(said) ? work.words.slice(said.length) : "";
+  return /^:? /.test(rest) ? rest.replace(/^:? /, "") : work.words;
 }
 
 /** What somebody can do about a group of messages that wait: `{ text, route, params }` or `{ text, lane }`. */
 export function wayOut(group) {
   if (group.why === "slot" && group.lane && / is paused/.test(group.words)) return { text: "Resume lane", lane: group.lane };
   if (group.why === "slot" || group.why === "opening") return { text: "Look at the lanes", route: "lanes", params: [] };
+  if (group.why === "rests" && group.examples.length === 1) return { text: "Look at it", route: "sessions", params: group.examples };
   if (group.why === "approval") return { text: "Answer it", route: "approvals", params: [] };
   if (group.examples.length === 1) return { text: "Open", route: "chat", params: [group.examples[0]] };
   return { text: "Look at the sessions", route: "sessions", params: [] };

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../ui/parts.
 import { rowAfter, rowsIn, scrollFor } from "../ui/window.js";
 
 const WIDE_ROW = 60;
-const NARROW_ROW = 104;
+const NARROW_ROW = 140; // the reason has up to three lines there
 const NARROW = 560;
 const EDGE = 36;
 const SPARE = 120;

@@ -1,15 +1,18 @@
 /** One session from outside: what waits, its settings, the lanes of its tools, what it did last. */
 import { ask } from "../core/api.js";
-import { duration } from "../core/format.js";
+import { cut, duration } from "../core/format.js";
 import { useStream } from "../core/live.js";
 import { href } from "../core/router.js";
+import { Labels } from "../ui/labels.js";
 import { Loaded, useLoad } from "../ui/load.js";
 import { Badge, Button, Empty, html, Page, Since, stateTone, Text, Time, useEffect, useMemo, useState } from "../ui/parts.js";
 import { ApprovalsOf } from "./approvals.js";
 import { pacer } from "./overview_model.js";
 import { QueuePanel } from "./queue.js";
-import { stop } from "./sessions_parts.js";
-import { PIECES } from "./sessions_model.js";
+import { memoryWords, PIECES } from "./sessions_model.js";
+import { passivate, stop } from "./sessions_parts.js";
+
+const ANSWER_SHOWN = 200;
 
 /** The details of a session. */
 export function Session({ sessionKey }) {
@@ -31,11 +34,16 @@ export function Session({ sessionKey }) {
   useStream(`${path}/events`, (type) => PIECES.has(type) || told(), { query: { replay: "none" }, onOpen: told });
   const session = load.data?.session;
   const actions = html`<a class="button button-primary" href=${href("chat", sessionKey)}>Open the chat</a>
+    ${session?.in_memory ? html`<${Button} icon="pause" title="Have it leave memory until something comes for it"
+      onClick=${() => passivate(sessionKey).then(told)}>Passivate</${Button}>` : null}
     <${Button} kind="danger" icon="stop" onClick=${() => stop(sessionKey).then(told)}>Stop</${Button}>`;
-  const lead = session ? html`<${Badge} tone=${stateTone(session.run_id ? "running" : session.state)}>${session.state}</${Badge}>
+  const state = session?.resting ? "rests" : session?.state;
+  const lead = session ? html`<${Badge} tone=${session.resting ? "wait" : stateTone(session.run_id ? "running" : state)}>${state}</${Badge}>
     ${" "}in workspace <${Text}>${session.workspace}</${Text}>, conversation ${session.conversation}` : "";
   return html`<${Page} title=${sessionKey} class="session" lead=${lead} actions=${actions}>
     <p><a href=${href("sessions")}>All sessions</a></p>
+    ${session ? html`<${Labels} identity=${session.identity} />` : null}
+    ${session && memoryWords(session) ? html`<p class="dim" role="status">${memoryWords(session)}</p>` : null}
     <${ApprovalsOf} sessionKey=${sessionKey} version=${version} />
     <${QueuePanel} sessionKey=${sessionKey} version=${version} />
     <${Loaded} load=${load}>${(data) => html`
@@ -53,7 +61,7 @@ function Runs({ runs }) {
         <td data-label="State"><${Badge} tone=${run.ended_ms ? stateTone(run.state) : "run"}>${run.state}</${Badge}></td>
         <td data-label="Took">${run.ended_ms
           ? html`<span class="num">${duration(run.ended_ms - run.began_ms)}</span>` : html`<${Since} ms=${run.began_ms} />`}</td>
-        <td data-label="Answer"><${Text}>${(run.answer ?? run.reason ?? "").slice(0, 200)}</${Text}></td>
+        <td data-label="Answer"><${Text}>${cut(run.answer ?? run.reason, ANSWER_SHOWN)}</${Text}></td>
       </tr>`)}</tbody></table>` : html`<${Empty} title="Nothing has run yet" />`}
   </section>`;
 }

@@ -41,14 +41,29 @@ export function fits(item, { words = "", state = "" } = {}) {
 /** A session's state in a word and its tone. */
 export function stateOf(item) {
   if (item.approvals) return { word: "needs an answer", tone: "warn" };
+  if (item.resting) return { word: "rests", tone: "wait" };
   if (item.run_id === null) return item.waiting ? { word: "waiting", tone: "wait" } : { word: "idle", tone: "off" };
   return { word: item.state, tone: item.state === "waiting" ? "wait" : "run" };
+}
+
+/** Where a session is, in a sentence, or "" while it is as usual. */
+export function memoryWords(session) {
+  if (session.resting) return `It has left memory with work undone: ${session.resting_reason}.`;
+  return session.in_memory ? "" : "It is not in memory. Its next message brings it back.";
+}
+
+/** What a passivation came to. */
+export function passivatedWords(done) {
+  if (done.in_memory) return "It had left memory, and something has brought it back already.";
+  if (done.resting) return `It has left memory: ${done.resting_reason}.`;
+  return done.was_in_memory ? "It has left memory." : "It was not in memory.";
 }
 
 /** What is wrong with the key of a new session, or "". */
 export function keyProblem(key) {
   const clean = key.trim();
   if (!clean) return "Give it a name.";
+  if (clean === "." || clean === "..") return "Not . or ..: in an address that means a folder.";
   if (clean.length > 200) return "At most 200 characters.";
   if (/[/\u0000-\u001f\u007f-\u009f\u2028\u2029]/.test(clean)) return "A name has no slash and no control characters.";
   return "";

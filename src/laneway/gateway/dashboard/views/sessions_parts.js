@@ -1,16 +1,17 @@
-/** Parts of the list of sessions: a row, a new session, a stop. */
+/** Parts of the list of sessions: a row, a new session, a stop, a passivation. */
 import { ask, newKey } from "../core/api.js";
 import { number, plural, shown } from "../core/format.js";
 import { go, href } from "../core/router.js";
-import { confirm, Dialog } from "../ui/dialogs.js";
+import { confirm, Dialog, prompt } from "../ui/dialogs.js";
+import { Labels } from "../ui/labels.js";
 import { Badge, Button, Field, Form, html, Text, Time, toast, useMemo, useState } from "../ui/parts.js";
 import { modeName, whyWords } from "./queue_model.js";
-import { freshKey, keyProblem, stateOf } from "./sessions_model.js";
+import { freshKey, keyProblem, passivatedWords, stateOf } from "./sessions_model.js";
 
 /** A session in the list. */
 export function Row({ item, onDone }) {
   const { word, tone } = stateOf(item);
-  const why = item.waiting && item.reason ? whyWords(item.reason) : "";
+  const why = item.resting_reason || (item.waiting && item.reason ? whyWords(item.reason) : "");
   const who = { user: "", assistant: "↳ ", waiting: "waits: ", system: "" }[item.preview_role] ?? "";
   return html`<div class="session-row">
     <div class="session-words">
@@ -18,6 +19,7 @@ export function Row({ item, onDone }) {
         <${Badge} tone=${tone}>${word}</${Badge}>
         ${item.waiting
           ? html`<a class="session-depth" href=${href("sessions", item.session_key)}>${number(item.waiting)} waiting</a>` : null}
+        <${Labels} identity=${item.identity} />
       </div>
       <div class="session-say dim">${why ? html`<${Text}>${why}</${Text}>` : html`${who}<${Text}>${item.preview}</${Text}>`}</div>
     </div>
@@ -39,6 +41,17 @@ export async function stop(key) {
   if (!(await confirm({ title: `Stop everything in ${shown(key)}?`, text, yes: "Stop", danger: true }))) return;
   const done = await ask(`/sessions/${encodeURIComponent(key)}/stop`, { body: {} });
   toast(`Stopped: ${plural(done.turns, "run")}, ${plural(done.waiting + done.debounced, "message")}.`);
+}
+
+/** Ask, and have a session leave memory. */
+export async function passivate(key) {
+  const text = "It comes to a boundary, is stored whole and leaves memory. What still runs after 30 seconds is cut, and goes on later.";
+  const hint = "It is back by itself with a message, an answer, the result of a task, or when what its run waits for is over.";
+  const title = `Passivate ${shown(key)}?`;
+  const reason = await prompt({ title, text, label: "Why (for the audit log)", hint, yes: "Passivate" });
+  if (reason === null) return;
+  const done = await ask(`/sessions/${encodeURIComponent(key)}/passivate`, { body: { reason } });
+  toast(passivatedWords(done));
 }
 
 /** Begin a session with its first message. */

@@ -1,6 +1,6 @@
 /** The story of one message or run: why it waits now, bars of waits and work, every step, and what can be done. */
 import { ask, newKey } from "../core/api.js";
-import { duration, money, number, now, serverNow, shown } from "../core/format.js";
+import { duration, labelsOf, number, now, serverNow, shown } from "../core/format.js";
 import { useStream } from "../core/live.js";
 import { go, href } from "../core/router.js";
 import { confirm, prompt } from "../ui/dialogs.js";
@@ -8,7 +8,7 @@ import { Loaded, useLoad } from "../ui/load.js";
 import { Badge, Button, Countdown, Empty, html, Page, Since, stateTone, Text, Time, toast } from "../ui/parts.js";
 import { useEffect, useMemo, useRef } from "../ui/parts.js";
 import { bars, totals } from "./story_bars.js";
-import { concerns, whyNow } from "./story_model.js";
+import { concerns, spentWords, whyNow } from "./story_model.js";
 import { Bars, PlanList, Related, Steps } from "./story_parts.js";
 
 const READ_MS = 400; // what happens at once is read once
@@ -105,10 +105,11 @@ function Facts({ run, message, at }) {
     ${one && end ? html`<${Fact} name="Run took">${duration(Math.max(0, end - one.began_ms))}</${Fact}>` : null}
     <${Fact} name="Waited">${duration(sums.waited)}</${Fact}>
     ${run ? html`<${Fact} name="Worked">${duration(sums.worked)}</${Fact}>
-      <${Fact} name="Rounds">${number(run.rounds.length + run.rounds_before)}</${Fact}>
+      <${Fact} name="Rounds">${number(spentWords(run).rounds)}</${Fact}>
       <${Fact} name="Tokens">${number(run.input_tokens)} in, ${number(run.output_tokens)} out</${Fact}>
-      <${Fact} name="Cost">${run.cost === null ? "no price known" : money(run.cost)}</${Fact}>` : null}
+      <${Fact} name="Cost">${spentWords(run).cost}</${Fact}>` : null}
     ${message ? html`<${Fact} name="Mode">${message.message.mode}</${Fact}>` : null}
+    ${labelsOf(run?.identity).map(([name, value]) => html`<${Fact} key=${name} name=${name}><${Text}>${value}</${Text}></${Fact}>`)}
   </dl>`;
 }
 
@@ -146,6 +147,8 @@ function Actions({ run, message, reload }) {
     await reload();
   };
   return html`
+    ${run ? html`<a class="button" href=${href("replay", run.run.run_id)} title="Its steps one after the other; go on from any of them">
+      Replay</a>` : null}
     ${isGoing ? html`<${Button} kind="danger" icon="stop" onClick=${cancel}>End the run</${Button}>` : null}
     ${run?.can_resume ? html`<${Button} icon="play" onClick=${resume}>Go on with it</${Button}>` : null}
     ${message?.can_retry ? html`<${Button} icon="refresh" onClick=${retry}>Send again</${Button}>` : null}

@@ -11,12 +11,13 @@ const FAILED = ["error", "timed_out", "unknown"];
 export const KINDS = {
   model: "model", tool: "tool", failed: "failed", run: "run before it", lane: "lane", worker: "worker",
   boundary: "safe point", approval: "approval", limit: "limit", retry: "retry", held: "held", paused: "paused", compacting: "compacting",
+  budget: "budget",
 };
 
 const WAITS = {
   run: "another run of its session", lane: "a slot", held: "somebody who set it aside", limit: "the provider's limit",
   retry: "the next try of the model", paused: "the session to be resumed", compacting: "the conversation to be summarised",
-  approval: "an approval", worker: "a worker", boundary: "the next safe point of a run",
+  budget: "a budget that is used up", approval: "an approval", worker: "a worker", boundary: "the next safe point of a run",
 };
 
 /** What a kind of wait is for, in words. */
@@ -122,10 +123,27 @@ export function ticks(from, to) {
 /** How long it waited and how long it worked in all; times that overlap count once. */
 export function totals(run, message, now) {
   const { rows } = bars(run, message, now);
-  const all = rows.flatMap((row) => row.segments);
-  const works = all.filter((each) => ["model", "tool", "failed"].includes(each.kind));
-  const waits = all.filter((each) => !["model", "tool", "failed"].includes(each.kind));
+  const works = rows.flatMap((row) => workOf(row));
+  const waits = rows.flatMap((row) => row.segments.filter((each) => !isWork(each)));
   return { waited: covered(waits), worked: covered(works) };
+}
+
+function isWork(segment) {
+  return ["model", "tool", "failed"].includes(segment.kind);
+}
+
+/** When a row was at work: the bar of a model begins when its round does, and what it waits for lies upon it. */
+function workOf(row) {
+  const waits = row.segments.filter((each) => !isWork(each)).sort((a, b) => a.from - b.from);
+  return row.segments.filter(isWork).flatMap((work) => {
+    const parts = [];
+    let from = work.from;
+    for (const wait of waits) {
+      if (wait.from > from) parts.push({ from, to: Math.min(wait.from, work.to) });
+      from = Math.max(from, wait.to);
+    }
+    return [...parts, { from, to: work.to }].filter((each) => each.to > each.from);
+  });
 }
 
 function covered(segments) {

@@ -2,7 +2,8 @@
  * The story of a run or a message as lines and bars. Pure: what the server tells goes in, what is shown comes out.
  * A time that nobody knows is null, and draws nothing.
  */
-import { duration, plural, shown } from "../core/format.js";
+import { duration, money, plural, shown } from "../core/format.js";
+import { whyWords } from "./queue_model.js";
 import { callKey, roundKey, waitWords } from "./story_bars.js";
 
 const END_WORDS = {
@@ -24,19 +25,19 @@ const RUN_ENDS = {
 };
 const AT_MODEL = {
   limit: "The provider takes no calls", retry: "The model failed and is asked again",
-  compacting: "The conversation is being summarised", paused: "The session is paused",
+  compacting: "The conversation is being summarised", paused: "The session is paused", budget: "It waits for a budget",
 };
 
 /** Why it goes no further at this moment, in one sentence: `{ text, tone, since, until }`. */
 export function whyNow(run, message) {
   if (message && !message.is_over && ["queued", "parked", "held"].includes(message.message.disposition)) {
     const place = message.message.position ? `Place ${message.message.position}` : "Waiting";
-    const reason = message.now ? `${place}: ${message.now}.` : `${place}.`;
+    const reason = message.now ? `${place}: ${whyWords(message.now)}.` : `${place}.`;
     return { text: reason, tone: message.message.disposition === "held" ? "warn" : "wait", since: message.message.arrived_ms };
   }
   if (!run) return message ? messageEnd(message.message) : { text: "", tone: "off", since: null };
   if (run.is_over) {
-    const end = runEnd(run.run);
+    const end = run.rests ? { text: `It is at rest: ${run.rests}.`, tone: "wait", since: run.run.ended_ms } : runEnd(run.run);
     const state = message?.message.disposition;
     const text = ["merged", "steered"].includes(state) ? `${becameWords(state)}. ${end.text.replace(/^It /, "The run ")}` : end.text;
     return { ...end, text };
@@ -88,6 +89,13 @@ function atTools(run) {
 
 function firstLine(text) {
   return (text || "").split("\n")[0];
+}
+
+/** How many times the model was asked, and what that cost, in words. */
+export function spentWords(run) {
+  const rounds = run.rounds.filter((each) => each.was_asked !== false).length + run.rounds_before;
+  if (!rounds) return { rounds, cost: "nothing: the model was not asked" };
+  return { rounds, cost: run.cost === null ? "no price known" : money(run.cost) };
 }
 
 // ---- steps ----
@@ -177,6 +185,7 @@ function runSteps(found, run, message) {
 }
 
 function roundTitle(round) {
+  if (round.was_asked === false) return `Round ${round.number}: the model was not asked${round.state === "asking" ? " yet" : ""}`;
   if (round.state === "asking") return `Round ${round.number}: the model is asked`;
   return `Round ${round.number}: the model ${round.calls.length ? `wants ${plural(round.calls.length, "call")}` : "answers"}`;
 }

@@ -8,6 +8,7 @@ import { Plot } from "../ui/plot.js";
 import {
   beginOf, compact, daySeries, groupOf, GROUPS, limitRows, periodOf, PERIODS, priceNote, shareOf, tokensOf,
 } from "./usage_model.js";
+import { Bar, Budgets } from "./usage_parts.js";
 
 const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const POLL_MS = 15000; // a call more is no reason to hurry
@@ -33,12 +34,13 @@ export default function Usage({ query }) {
 async function readAll(period, group, signal) {
   const fromMs = beginOf(period, serverNow());
   const query = { from_ms: fromMs || undefined, timezone: HERE };
-  const [days, parts, limits] = await Promise.all([
+  const [days, parts, limits, budgets] = await Promise.all([
     ask("/usage", { query: { ...query, group: "day", limit: 1000 }, signal }),
     ask("/usage", { query: { ...query, group, limit: 100 }, signal }),
     ask("/usage/limits", { query: { from_ms: fromMs || undefined }, signal }),
+    ask("/budgets", { signal }),
   ]);
-  return { fromMs, days, parts, limits };
+  return { fromMs, days, parts, limits, budgets };
 }
 
 function Choice({ label, options, value, onChoose }) {
@@ -51,7 +53,7 @@ function Body({ data, group, choose }) {
   if (!total.calls) {
     return html`<${Empty} title="No model was called in this time">
       <p>Choose a longer period, or <a href=${href("sessions", { new: "1" })}>send a message</a>.</p>
-    </${Empty}><${Limits} items=${data.limits.items} />`;
+    </${Empty}><${Budgets} items=${data.budgets.items} /><${Limits} items=${data.limits.items} />`;
   }
   return html`<${Totals} total=${total} />
     <${Days} data=${data} />
@@ -60,6 +62,7 @@ function Body({ data, group, choose }) {
         <${Choice} label="Group" options=${GROUPS} value=${group} onChoose=${(name) => choose({ by: name })} /></div>
       <${Parts} parts=${data.parts} group=${group} />
     </section>
+    <${Budgets} items=${data.budgets.items} />
     <${Limits} items=${data.limits.items} />`;
 }
 
@@ -119,12 +122,6 @@ function Key({ part, group }) {
       <div class="dim"><${Text}>${part.session_key}</${Text}>${part.last_ms ? ` · ${ago(part.last_ms, serverNow())}` : ""}</div>`;
   }
   return html`<${Text}>${part.key || "not named"}</${Text}>`;
-}
-
-function Bar({ full, label, tone = "" }) {
-  const color = tone ? `var(--${tone})` : "var(--accent)";
-  return html`<div class="bar" role="img" aria-label="${label}, ${full} %">
-    <span style=${{ width: `${full}%`, background: color }}></span></div>`;
 }
 
 const UNITS = { ms: duration, tokens: number, rounds: number, calls: number, runs: number, levels: number };

@@ -1,5 +1,7 @@
 /** Usage: periods, series and shares. Pure: no page is needed. */
 
+import { money, number } from "../core/format.js";
+
 const HOUR = 3600000;
 const DAY = 24 * HOUR;
 
@@ -96,4 +98,52 @@ export function limitRows(items) {
     const tone = full === null ? "off" : full >= 90 ? "bad" : full >= 70 ? "warn" : "ok";
     return { ...each, words: WORDS[each.name] ?? each.name, full, tone };
   });
+}
+
+/** What a budget allows, or what was spent of it, in words: tokens, dollars, or both. */
+export function amountWords(tokens, dollars) {
+  const parts = [];
+  if (tokens !== null) parts.push(`${number(tokens)} tokens`);
+  if (dollars !== null) parts.push(money(dollars));
+  return parts.join(", ");
+}
+
+const USED_UP = {
+  deny: "used up: runs end here", park: "used up: runs wait for the next window", cheaper: "used up: it goes to the cheaper model",
+};
+const THEN = { deny: "then runs end", park: "then runs wait for the next window", cheaper: "then the cheaper model is asked" };
+
+/** What a budget says: "1,000 tokens a day for each session, then runs end; warns at 80 %". */
+function ruleWords(budget) {
+  const window = budget.window && budget.window !== "ever" ? ` a ${budget.window}` : "";
+  const whose = budget.only ? `${budget.scope} ${budget.only}` : `each ${budget.scope}`;
+  const then = THEN[budget.on_exhausted] ? `, ${THEN[budget.on_exhausted]}` : "";
+  const warns = budget.warn_at < 1 ? `; warns at ${Math.round(budget.warn_at * 100)} %` : "";
+  return `${amountWords(budget.tokens, budget.money)}${window} for ${whose}${then}${warns}`;
+}
+
+/** Where the one whose count it is can be looked at: a route, or null. */
+function wayTo(scope, subject) {
+  if (!subject) return null;
+  if (scope === "session") return ["chat", subject];
+  return scope === "run" ? ["story", "run", subject] : null;
+}
+
+function countRow(budget, count) {
+  const spent = amountWords(budget.tokens === null ? null : count.tokens.spent, budget.money === null ? null : count.money.spent);
+  const tone = count.share >= 1 ? "bad" : count.share >= budget.warn_at ? "warn" : "ok";
+  const end = count.share >= 1 ? USED_UP[budget.on_exhausted] ?? "used up" : "";
+  return {
+    key: count.subject, whose: count.whose, way: wayTo(budget.scope, count.subject), spent, percent: Math.round(count.share * 100),
+    full: Math.min(100, Math.round(count.share * 100)), tone, end, waiting: count.waiting,
+  };
+}
+
+/** Budgets with a row for each count: whose it is, what was spent, how full (0 to 100), a tone; and where each warns. */
+export function budgetGroups(items) {
+  return items.map((each) => ({
+    key: `${each.workspace} ${each.shared} ${each.name}`, name: each.name, workspace: each.workspace, isShared: each.shared,
+    rule: ruleWords(each), mark: each.warn_at < 1 ? Math.round(each.warn_at * 100) : null, until: each.counts[0]?.until_ms ?? null,
+    rows: each.counts.map((count) => countRow(each, count)), leftOut: each.left_out ?? 0,
+  }));
 }

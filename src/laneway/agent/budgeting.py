@@ -1,0 +1,414 @@
+"""What a run spends: its guard and its budgets are asked before every call of a model, and told after it.
+
+A call reserves its input as estimated and all the output it may have, so an output limit is always sent while a budget
+holds. What does not fit ends the run, waits for the next window, or goes to a cheaper model, as the budget says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from laneway.agent.estimates import Counted, answered_tokens, estimated_tokens
+from laneway.agent.host import account_of
+from laneway.agent_events import BudgetThresholdHitEvent, RunWaitingEvent
+from laneway.dialogue import Answer, ModelRequest
+from laneway.errors import BudgetExhaustedError, ConfigError, ModelError, ModelUnavailableError
+from laneway.kernel.budgets import Count, Grant, Overrun, Refusal, Wish
+from laneway.models.prices import price_of
+from laneway.runtime.budget_windows import moment_text
+from laneway.runtime.errands import WAIT_LANE
+from laneway.spending import DOLLAR, Amount, Budget, OnExhausted, Price, Spender, Unpriced
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from laneway.agent.agent import AsyncAgent
+    from laneway.agent.budget_guard import GuardPost
+    from laneway.agent.host import Host
+    from laneway.agent.loop import Run
+    from laneway.agent.session import AsyncSession
+    from laneway.agent.session_lanes import SessionLanes
+    from laneway.ports import Model
+    from laneway.runtime.budget_desk import BudgetDesk
+    from laneway.runtime.handles import Job
+
+# What a run spends is a part of its session and of its agent.
+# ruff: noqa: SLF001
+
+__all__ = ("Budgeted", "Budgeting", "Purse", "check_budgets")
+
+_log = logging.getLogger("laneway")
+
+OUTPUT_MAX: Final = 8_192  # what is sent as the limit where nobody has said one
+OUTPUT_LEAST: Final = 256  # a shorter answer is of no use
+LOOK_MS: Final = 60_000  # a wall clock may jump
+PRICE_HINT: Final = (
+    'give it input_price and output_price in its configuration, count tokens in that budget, or say unpriced = "allow"'
+)
+
+
+class Budgeted:
+    """The side of a session that budgets see."""
+
+    model: Model
+    model_lane: str
+    host: Host
+    lanes: SessionLanes | None
+    guard_post: GuardPost
+    _agent: AsyncAgent
+
+    def set_budget_guard(self, guard: object | None) -> None:
+        """Have another guard from the next call of the model on; None: none."""
+        self.guard_post.set(guard)
+
+    def submit_model(self, run: Callable[[], Awaitable[Answer]], model: Model) -> Job[Answer]:
+        """A model call: through the lane `generate` of this session, if it has lanes, and that of the model."""
+        lane = self.model_lane if model is self.model else self.host.model_lane(account_of(model))
+        if self.lanes is not None:
+            return self.lanes.submit_model(lambda _: run(), model_lane=lane, label=model.name)
+        return self.host.inbox.lanes.submit(lane, run, label=model.name)
+
+
+class Purse:
+    """What a session and its sub-agents spend from: whose budgets hold for it, and how long its runs are counted."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self.counted: Counted | None = None  # what its provider has counted last
+        self.spends_for = ""
+        """What the run is counted under whose calls those of this sub-agent are; empty: those of its own runs."""
+
+    def open(self) -> None:
+        """Have the budgets of the agent, for all sessions of the store, and those that were given to this one alone."""
+        session = self._session
+        if session.parent is not None:
+            return  # what sub-agents spend is spent by whoever has sent them
+        common = cast("tuple[Budget, ...]", tuple(session._agent.options.budgets or ()))  # the options have made them
+        own = () if session.settings.budgets == common else session.settings.budgets
+        session.host.budgets.adopt(common)
+        session.host.budgets.adopt_own(session.owner.tenant, session.owner.session, own)
+
+    def spender(self, counted_as: str) -> Spender:
+        """Whose calls those of a run are."""
+        root = self._session
+        while root.parent is not None:
+            root = root.parent
+        owner, principal = root.owner, root.identity.principal
+        return Spender(owner.tenant, owner.workspace, owner.session, self.spends_for or counted_as, principal)
+
+    def end_run(self, counted_as: str) -> None:
+        """A run, or something that it has begun, has ended: with the last of that go the counts of the run."""
+        session = self._session
+        if self.spends_for or not counted_as or session._leaving is not None or session._closed:
+            return  # somebody else knows when it ends, or it goes on later
+        at_work = any(run.counted_as == counted_as for run in session._at_work)
+        if not at_work and not session.delegates.spend_for(counted_as):
+            session.host.budgets.end_run(self.spender(counted_as))
+
+    def end_old_runs(self) -> None:
+        """What an earlier process has counted for runs that nobody goes on with is of no use any more."""
+        session = self._session
+        if session.parent is not None or session.delegates.spend_for(""):
+            return
+        awaited = session.host.inbox.engine.kernel.items
+        for counted_as in session.host.budgets.runs_of(session.owner):
+            if counted_as not in awaited:
+                self.end_run(counted_as)
+
+
+class Budgeting:
+    """The budgets of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._session = run.session
+
+    async def ask(self, request: ModelRequest) -> Answer:
+        """One call of the model, if guard and budgets allow it."""
+        session, estimate = self._session, 0
+        if session.guard_post.guard is not None:
+            estimate = estimated_tokens(request, session.purse.counted)
+            told = await session.guard_post.check(estimate)
+            if told is not None:
+                await self._tell(told)
+        if session.host.budgets.is_idle:  # as of now: one may have been set while the guard was thinking
+            answer = await self._run.call_model(request, session.model)
+        else:
+            estimate = estimate or estimated_tokens(request, session.purse.counted)
+            answer = await self._within_budgets(request, estimate)
+        if estimate and answer.usage.total_tokens and request.purpose != "summary":  # that is no part of what is said
+            session.purse.counted = Counted.of(request, answer)
+        if session.guard_post.guard is not None:
+            await session.guard_post.record(answer.usage)
+        return answer
+
+    async def _within_budgets(self, request: ModelRequest, estimate: int) -> Answer:
+        desk = self._session.host.budgets
+        grant, model = await self._reserve(request, estimate)
+        self._run.sent = self._run.heard = False
+        try:
+            answer = await self._run.call_model(replace(request, output_max=grant.output_max), model)
+            used = _used(answer, grant, estimate)
+        except BaseException as error:
+            if self._is_free(error):
+                desk.give_back(grant)
+            else:
+                desk.lose(grant)
+            raise
+        for each in desk.settle(grant, used):
+            await self._tell(_event(each))
+        return answer
+
+    def _is_free(self, error: BaseException) -> bool:
+        """Whether a call that has failed costs nothing: it was not sent, or the provider has refused it.
+
+        A model that had begun to answer, or that may be thinking when its run is ended, has to be paid.
+        """
+        if not self._run.sent:
+            return True
+        return not self._run.heard and isinstance(error, ModelError | ModelUnavailableError)
+
+    async def _reserve(self, request: ModelRequest, estimate: int) -> tuple[Grant, Model]:
+        session, desk = self._session, self._session.host.budgets
+        model, tried = session.model, set[str]()
+        while True:
+            who = session.purse.spender(self._run.counted_as)  # its labels may change while it waits
+            tried.add(model.name)
+            wanted = _output_of(request, model)
+            wish = Wish(estimate, wanted, min(wanted, OUTPUT_LEAST), self._price(model, who))
+            found: Grant | Refusal | None = desk.reserve_now(who, wish)
+            if found is None:
+                found = await self._reserve_later(who, wish)
+            if session.is_paused:  # it was meanwhile, or leaves: nothing new is begun
+                if isinstance(found, Grant):
+                    desk.give_back(found)
+                await self._run.hold()
+                model, tried = session.model, set()
+                continue
+            if isinstance(found, Grant):
+                return found, model
+            budget = found.where.budget
+            if budget.cheaper is not None and budget.cheaper not in tried:  # each model is tried once
+                tried.add(budget.cheaper)
+                model = session._agent._model(budget.cheaper)
+            elif budget.on_exhausted is OnExhausted.PARK and not found.is_never:
+                await self._park(found)
+                model, tried = session.model, set()
+            else:
+                raise _exhausted(found)
+
+    async def _reserve_later(self, who: Spender, wish: Wish) -> Grant | Refusal:
+        """Reserve when the disk, or calls in flight that give something back, let it."""
+        run, desk, asked = self._run, self._session.host.budgets, asyncio.Event()
+
+        async def reserve() -> Grant | Refusal:
+            run.loop.call_soon(asked.set)  # when it has its answer, or waits for one
+            return await desk.reserve(who, wish)
+
+        reserving = run.loop.create_task(reserve(), name=f"laneway-budget {run.id}")
+        try:
+            with run.resting():
+                await asked.wait()
+                reason = "" if reserving.done() else self._has_no_room(who)
+                return await (self._wait_for_room(reserving, reason) if reason else reserving)
+        except BaseException:
+            reserving.add_done_callback(functools.partial(_give_back, desk))
+            reserving.cancel()
+            raise
+
+    async def _wait_for_room(self, reserving: asyncio.Task[Grant | Refusal], reason: str) -> Grant | Refusal:
+        """Calls in flight have to end first; the slots of the turn are lent meanwhile."""
+        run = self._run
+        with run.waiting("budget", reason, 0):
+            run.emit(RunWaitingEvent(reason=reason))
+            return await self._session.host.inbox.lanes.run(WAIT_LANE, lambda: reserving, label="room in a budget")
+
+    def _has_no_room(self, who: Spender) -> str:
+        """For which budgets of a call something has to be given back first, in words; empty: for none."""
+        desk = self._session.host.budgets
+        short = {(key.budget, key.subject) for key in desk.waiting()}
+        names = [repr(each.name) for each in desk.budgets.rules_for(who) if (each.key, each.subject_of(who)) in short]
+        return f"calls in flight have what is left of budget {' or '.join(names)}" if names else ""
+
+    def _price(self, model: Model, who: Spender) -> Price:
+        price = price_of(model)
+        if price is not None:
+            return price
+        rules = self._session.host.budgets.budgets.rules_for(who)
+        priced = next((each for each in rules if wants_price(each) and each.subject_of(who)), None)
+        if priced is not None:
+            raise BudgetExhaustedError(
+                f"what model {model.name!r} costs is not known, and budget {priced.name!r} counts money",
+                resource=priced.name,
+                hint=PRICE_HINT,
+            )
+        return Price()
+
+    async def _park(self, refusal: Refusal) -> None:
+        """Wait for the next window, or for somebody to raise the limit; the slots of the turn are lent meanwhile."""
+        run, host = self._run, self._session.host
+        until = refusal.where.period.until_ms
+        if until is None:  # the budget was another one when it said no: ask it again
+            return
+        delay = max(1, min(LOOK_MS, until - run.wall()))
+        reason = _parked_for(refusal, until)
+        opened = functools.partial(host.budgets.opened, refusal, delay)
+        with run.waiting("budget", reason, until):
+            if run.parked_until != until:
+                run.parked_until = until
+                run.emit(RunWaitingEvent(reason=reason, until_ms=until))
+            with run.resting():
+                await host.inbox.lanes.run(WAIT_LANE, opened, label="a budget that will be open again")
+
+    async def _tell(self, event: BudgetThresholdHitEvent) -> None:
+        self._run.emit(event)
+        await self._run.hooks.threshold_hit(event)
+
+
+def _give_back(desk: BudgetDesk, reserving: asyncio.Task[Grant | Refusal]) -> None:
+    """A call is not made: what it has reserved meanwhile is free again."""
+    if not reserving.cancelled() and reserving.exception() is None:
+        found = reserving.result()
+        if isinstance(found, Grant):
+            desk.give_back(found)
+
+
+def check_budgets(budgets: Iterable[Budget], model: Model, model_of: Callable[[str], Model]) -> None:
+    """Refuse budgets in money for a model whose price nobody knows, and cheaper models that there are not."""
+    for each in budgets:
+        models = [model] if each.cheaper is None else [model, model_of(each.cheaper)]
+        for one in models:
+            if wants_price(each) and price_of(one) is None:
+                raise unpriced(each, one.name)
+
+
+def unpriced(rule: Budget, model: str) -> ConfigError:
+    """Why a budget in money does not go with a model."""
+    return ConfigError(
+        f"what model {model!r} costs is not known, and budget {rule.name!r} counts money",
+        setting=f"budgets.{rule.name}",
+        value=model,
+        hint=PRICE_HINT,
+    )
+
+
+def wants_price(rule: Budget) -> bool:
+    """Whether a budget is of use only if the price of a model is known."""
+    return rule.money is not None and rule.unpriced is Unpriced.DENY
+
+
+def _output_of(request: ModelRequest, model: Model) -> int:
+    """The most that an answer may have: what is asked for or what the model's options say, if that is less."""
+    asked, most = request.output_max, cast("int | None", getattr(model, "output_max", None))
+    if asked is None or most is None:
+        return asked or most or OUTPUT_MAX
+    return min(asked, most)
+
+
+def _used(answer: Answer, grant: Grant, estimate: int) -> Amount:
+    """What a call took; a model that reports nothing at all is taken to have used what was estimated."""
+    usage = answer.usage
+    if not usage.total_tokens:  # then its cost is that of nothing
+        return grant.price.of(estimate, min(answered_tokens(answer), grant.output_max))
+    counted = grant.price.of(usage.input_tokens, usage.output_tokens)
+    if usage.cost is None or grant.price == Price():  # without a price no money was reserved, and none is counted
+        return counted
+    return Amount(counted.tokens, round(usage.cost * DOLLAR))
+
+
+def _event(overrun: Overrun) -> BudgetThresholdHitEvent:
+    consumed, limit = _nearest(overrun.where)
+    name = overrun.where.budget.name
+    share = f"{overrun.where.share:.0%}"
+    return BudgetThresholdHitEvent(
+        resource=name,
+        kind=overrun.kind,
+        consumed=consumed,
+        limit=limit,
+        message=f"{share} of budget {name!r} is spent",
+    )
+
+
+def _nearest(count: Count) -> tuple[float, float]:
+    """What is spent and the limit, in tokens or dollars: of the one that is nearer to its end."""
+    tokens, nanos = count.budget.limit
+    if tokens is not None and (nanos is None or count.spent.tokens * nanos >= count.spent.nanos * tokens):
+        return count.spent.tokens, tokens
+    return count.spent.dollars, (nanos or 0) / DOLLAR
+
+
+class _Shortage(NamedTuple):
+    """What a call lacks in a count, in the unit that is short: tokens, or nanodollars."""
+
+    spent: int
+    limit: int
+    left: int
+    wanted: int
+    is_money: bool
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> _Shortage:
+        """What a refusal says."""
+        count, (tokens, nanos) = refusal.where, refusal.where.budget.limit
+        left_tokens, left_nanos = (max(0, each or 0) for each in count.left)
+        room = tokens if refusal.is_never else left_tokens
+        if tokens is not None and (nanos is None or refusal.amount.tokens > (room or 0)):
+            return cls(count.spent.tokens, tokens, left_tokens, refusal.amount.tokens, is_money=False)
+        return cls(count.spent.nanos, nanos or 0, left_nanos, refusal.amount.nanos, is_money=True)
+
+    def words(self) -> tuple[str, str, str, str]:
+        """The amounts for people, with as many digits as it takes to tell them apart; the unit of tokens is apart."""
+        amounts = (self.spent, self.limit, self.left, self.wanted)
+        if not self.is_money:
+            return tuple(f"{each:,}" for each in amounts)  # type: ignore[return-value]
+        for digits in range(2, 10):
+            said = [f"${each / DOLLAR:,.{digits}f}" for each in (*amounts, 0)]
+            if len(set(said)) == len({*amounts, 0}):
+                break
+        return tuple(said[:4])  # type: ignore[return-value]
+
+    @property
+    def unit(self) -> str:
+        """What stands behind an amount."""
+        return "" if self.is_money else " tokens"
+
+    def facts(self) -> dict[str, float]:
+        """What is spent and the limit, in tokens or dollars."""
+        if not self.is_money:
+            return {"consumed": self.spent, "limit": self.limit}
+        return {"consumed": self.spent / DOLLAR, "limit": self.limit / DOLLAR}
+
+
+def _parked_for(refusal: Refusal, until: int) -> str:
+    """Why a run is parked, in words."""
+    budget, short = refusal.where.budget, _Shortage.of(refusal)
+    when = f"until {moment_text(until, budget.timezone)}"
+    if not short.left:
+        return f"budget {budget.name!r} is used up {when}"
+    _, limit, left, _ = short.words()
+    return f"what is left of budget {budget.name!r} ({left} of {limit}{short.unit}) is too little for this call {when}"
+
+
+def _exhausted(refusal: Refusal) -> BudgetExhaustedError:
+    name, short, until = refusal.where.budget.name, _Shortage.of(refusal), refusal.where.period.until_ms
+    spent, limit, left, wanted = short.words()
+    if refusal.is_never:
+        return BudgetExhaustedError(
+            f"this call would take {wanted}{short.unit} or more, "
+            f"and all of budget {name!r} ({limit}{short.unit}) is not enough for it",
+            resource=name,
+            hint="raise the budget, or say less: a shorter conversation, smaller attachments",
+            **short.facts(),
+        )
+    return BudgetExhaustedError(
+        f"{spent} of {limit}{short.unit} of budget {name!r} are spent; "
+        f"this call may take up to {wanted}{short.unit}, and {left} are left",
+        resource=name,
+        hint="raise the budget, or wait until its window ends" if until is not None else "raise the budget",
+        until_ms=until,
+        **short.facts(),
+    )

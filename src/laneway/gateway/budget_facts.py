@@ -1,0 +1,69 @@
+"""What there is to say of a budget, as plain JSON values: for routes, and for whoever reads a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import nlargest
+from typing import Any, Final
+
+from laneway.kernel.budgets import Count, CountKey
+from laneway.spending import DOLLAR, Budget, BudgetScope
+
+__all__ = ("budget_facts", "concerns")
+
+COUNTS_MAX: Final = 100
+NOBODY: Final = "sessions without a principal"
+
+
+def concerns(rule: Budget, tenant: str) -> bool:
+    """Whether a tenant has anything to do with a budget."""
+    return rule.concerns(tenant)
+
+
+def budget_facts(
+    rule: Budget,
+    counts: Iterable[Count],
+    *,
+    workspace: str,
+    origin: str,
+    waiting: Mapping[CountKey, int] | None = None,
+) -> dict[str, Any]:
+    """A budget with what was counted for it, the fullest counts first."""
+    found = list(counts)
+    shown = nlargest(COUNTS_MAX, found, key=lambda count: count.share)
+    return {
+        "name": rule.name,
+        "workspace": workspace,
+        "shared": rule.tenant is None,
+        "origin": origin,
+        "scope": rule.scope.value,
+        "window": rule.window.value,
+        "timezone": rule.timezone,
+        "tokens": rule.tokens,
+        "money": rule.money,
+        "on_exhausted": rule.on_exhausted.value,
+        "cheaper": rule.cheaper,
+        "warn_at": rule.warn_at,
+        "only": rule.only,
+        "unpriced": rule.unpriced.value,
+        "counts": [_count_facts(each, (waiting or {}).get(each.key, 0)) for each in shown],
+        "left_out": len(found) - len(shown),
+    }
+
+
+def _count_facts(count: Count, waiting: int) -> dict[str, Any]:
+    amounts = {"spent": count.spent, "reserved": count.reserved, "lost": count.lost, "overrun": count.overrun}
+    _, slash, own = count.key.subject.partition("/")
+    scope = count.budget.scope
+    subject = own if slash and scope in (BudgetScope.SESSION, BudgetScope.PRINCIPAL) else count.key.subject
+    return {
+        "subject": subject,
+        "whose": f"{scope.value} {subject}" if subject else NOBODY,
+        "from_ms": count.period.from_ms or None,
+        "until_ms": count.period.until_ms,
+        "share": round(count.share, 6),
+        "in_flight": count.in_flight,
+        "waiting": waiting,
+        "tokens": {name: amount.tokens for name, amount in amounts.items()},
+        "money": {name: amount.nanos / DOLLAR for name, amount in amounts.items()},
+    }
