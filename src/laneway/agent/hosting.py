@@ -244,13 +244,16 @@ class Hosted(Peering):
             self.host.unuse(self)  # type: ignore[arg-type]  # it is a session
             if self._run is None:  # a turn that is about to begin would find nobody
                 self.host.dismiss(self)  # type: ignore[arg-type]
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout_at(self._leaves_at) as self._deadline:
                     await self._at_rest()
                     await asyncio.wait({telling})
+            except TimeoutError:
+                pass  # what is not at rest yet is cut
+            finally:
+                self._deadline = None  # nobody can pull it in any more
             await self._told(telling)
         finally:
-            self._deadline = None
             self.awaits = min(self._awaited(), default=None)
             try:
                 await self._all_stored()

@@ -347,6 +347,21 @@ async def test_a_close_does_not_wait_for_the_deadline_of_a_passivation() -> None
 
 
 @simulated
+async def test_a_deadline_can_be_pulled_in_at_every_step_of_a_passivation() -> None:
+    async with opened(ScriptedModel([[say("yes")]]), session_store=MemoryStore(), session_id="s") as session:
+        await session.send("hello")
+        leaving = sending_passivation(session)
+        steps = 0
+        while not leaving.done():
+            session.hurry(0)  # it raised when the session was at rest and not gone yet
+            steps += 1
+            await asyncio.sleep(0)
+        await leaving
+        assert steps > 3
+        assert session.key not in session.host.sessions
+
+
+@simulated
 async def test_after_the_deadline_what_runs_is_cut_and_a_write_is_not_made_again() -> None:
     bench = Bench("a")
     model = ScriptedModel([use("act", "a"), [say("seen")]])
