@@ -64,6 +64,7 @@ LOST: Final = "[Unknown: {reason}. It had begun and may have had its effect. Loo
 LOST_READ: Final = "[Interrupted: {reason}. It only reads: call it again if you still need it.]"
 SILENT: Final = "[{what}: it went on in the background, and it is known to have {how}; what it said was lost.]"
 RESTART: Final = "the process ended while it ran in the background"
+CLOSED: Final = "the session was closed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,7 @@ class BackgroundCall(Child):
         self.is_left = False  # it is left to whoever opens the session next
         self.is_closing = False  # its session is being closed: nothing may stay behind
         self.over: asyncio.Future[None] = engine.loop.create_future()
+        self.gone: asyncio.Future[None] = engine.loop.create_future()  # its job works no more; perhaps long after
         self.stop: Callable[[str], None] = lambda reason: None  # ends its job
         self._session = session
         self._mail = engine
@@ -184,6 +186,11 @@ class BackgroundCall(Child):
 
     def ended(self, result: ToolResult | None, change: Change | None) -> None:
         """Its job has ended; None: it goes on elsewhere, or when the session is opened again."""
+        self._settle(result, change)
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _settle(self, result: ToolResult | None, change: Change | None) -> None:
         if not self._ended.done():
             self._result, self._change = result, change
             self._ended.set_result(None)
@@ -206,7 +213,7 @@ class BackgroundCall(Child):
         if not self._ended.done():
             self.is_left = True
             if not self._asked.done():
-                self._asked.set_result("the session was closed")
+                self._asked.set_result(CLOSED)
 
     async def work(self) -> None:
         """Wait for its end, or for somebody who ends it."""
@@ -217,7 +224,7 @@ class BackgroundCall(Child):
                 await asyncio.wait((self._ended,), timeout=self._mail.kernel.grace_ms / 1000)
             if not self._ended.done():
                 lost = self.moved.lost(f"{self._asked.result()}, and it did not end")
-                self.ended(lost, Change.LOSE if self.moved.has_effect else None)  # what it says later is too late
+                self._settle(lost, Change.LOSE if self.moved.has_effect else None)  # what it says later is too late
                 if self.is_closing:
                     self.stop(self._asked.result())
             if self._is_cut:
@@ -305,6 +312,7 @@ class Background:
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._live: dict[str, BackgroundCall] = {}
+        self._outliving: set[BackgroundCall] = set()  # were given up, and may not be interrupted: they still work
         self._looking: asyncio.Task[None] | None = None
 
     # ---- moving ----
@@ -368,6 +376,9 @@ class Background:
     def over(self, call: BackgroundCall) -> None:
         """A call has ended, and the engine has heard of it."""
         self._live.pop(call.id, None)
+        if not call.gone.done():
+            self._outliving.add(call)
+            call.gone.add_done_callback(lambda _: self._outliving.discard(call))
         event = None if call._detached else call.end_event()
         engine = call._mail
         if event is not None:
@@ -399,15 +410,21 @@ class Background:
 
     async def close(self, *, for_good: bool) -> None:
         """The session is closed: what a store keeps is told when it is opened again, else it ends here."""
-        live = list(self._live.values())
+        live, outliving = list(self._live.values()), list(self._outliving)
+        for call in outliving:
+            call.is_closing = True
+            call.stop(CLOSED)
         for call in live:
             call.is_closing = True
             if for_good:
-                call.end_quietly("the session was closed")
+                call.end_quietly(CLOSED)
             else:
                 call.leave()
         if live:
             await asyncio.wait([call.over for call in live])
+        if outliving:
+            grace_ms = self._session.host.inbox.engine.kernel.grace_ms
+            await asyncio.wait([call.gone for call in outliving], timeout=grace_ms / 1000)
 
     # ---- after a restart ----
 

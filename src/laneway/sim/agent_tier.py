@@ -12,7 +12,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -329,6 +329,8 @@ class AgentRun(LivingRun):
             deadline_ms, away_ms = rng.choice((0, 10, 300, 5_000)), rng.choice((0, 50, 2_000))
             task = self._loop.create_task(self._away(session, deadline_ms, away_ms), name="call passivate")
             task.add_done_callback(lambda ended: self._check_call("passivate", ended))
+            if rng.random() < 0.4:
+                await self._pull_in(session, rng.randrange(60))
             done, _ = await asyncio.wait([task], timeout=CLOSE_MAX_S)
             if not done and self.broken is None:
                 self._break(self._loop.picture("passivation does not end"))
@@ -340,6 +342,15 @@ class AgentRun(LivingRun):
         await session.passivate("simulated", deadline_ms=deadline_ms)
         await asyncio.sleep(away_ms / 1000)
         await session.ready()
+
+    async def _pull_in(self, session: AsyncSession, steps: int) -> None:
+        """Somebody wants it gone at once, after that many steps of its way out."""
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        try:
+            await session.passivate("simulated, at once", deadline_ms=0)
+        except (LanewayError, DiskFailedError) as error:
+            self.say("not passivated", session.session_id, type(error).__name__)
 
     def _note_left(self) -> None:
         """A session has left memory: whoever opens it goes on with what it has not done."""
@@ -424,26 +435,24 @@ class AgentRun(LivingRun):
 
     async def _close_all(self) -> None:
         assert self._agent is not None
-        closing = self._loop.create_task(self._agent.close(), name="sim closing")
-        done, _ = await asyncio.wait([closing], timeout=CLOSE_MAX_S)
-        if not done:
-            raise LawBrokenError(self._loop.picture("closing does not end"))
-        if (error := closing.exception()) is not None and not isinstance(
-            error, StoreUnavailableError | DiskFailedError
-        ):
-            raise error
+        await self._end_closing(self._agent.close(), "closing")
         self._life.is_dead = True
+
+    async def _end_closing(self, closing: Coroutine[Any, Any, None], what: str) -> None:
+        """It ends in time, and without an error but of the disk."""
+        task = self._loop.create_task(closing, name="sim closing")
+        done, _ = await asyncio.wait([task], timeout=CLOSE_MAX_S)
+        if not done:
+            raise LawBrokenError(self._loop.picture(f"{what} does not end"))
+        if (error := task.exception()) is not None and not isinstance(error, StoreUnavailableError | DiskFailedError):
+            raise error
 
     async def _close(self) -> None:
         """One session is closed and opened again, in the same process."""
         number = self.dice.rng.randrange(len(self.world.sessions))
         name = self.world.sessions[number]
         self._is_up.clear()
-        closing = self._loop.create_task(self._life.sessions[name].close(), name="sim closing")
-        done, _ = await asyncio.wait([closing], timeout=CLOSE_MAX_S)
-        if not done:
-            raise LawBrokenError(self._loop.picture("closing a session does not end"))
-        closing.exception()
+        await self._end_closing(self._life.sessions[name].close(), "closing a session")
         await self._open_session(number, name)
         self._is_up.set()
 

@@ -517,6 +517,23 @@ def test_a_call_that_may_not_be_interrupted_ends_with_its_session_after_its_grac
     main()
 
 
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_call_that_was_given_up_and_still_works_ends_with_its_session(queue: bool) -> None:
+    @simulated
+    async def main() -> None:
+        bench = bench_of("a", interruptible=False)
+        async with stage(use("mill", "a"), [say("on")], bench=bench, queue=queue) as (session, _, _bench):
+            await session.send("go")
+            [call] = session.background()
+            assert await session.cancel_background(call.background_id)
+            assert session.background() == []
+            assert bench.cancelled == []  # it may not be interrupted, and was given up after its grace
+            await session.close()
+            assert bench.cancelled == ["a"]
+
+    main()
+
+
 @simulated
 async def test_closing_a_session_without_a_store_ends_them() -> None:
     async with stage(use("mill", "a"), [say("on")]) as (session, _, bench):
