@@ -494,7 +494,7 @@ def options_table(command: Any) -> str:
     own = [option_row(each) for each in options if not is_shared(each)]
     words = []
     if len(own) < len(options):
-        reads = any(is_shared(each) and each.name == "store" for each in options)
+        reads = any(each.name == "store" for each in options)
         words = [f"It takes the [options of a server](#options-of-a-server){'' if reads else ', but no `--store`'}."]
     if own and not any(row[3] for row in own):
         words.insert(0, table(OPTION_HEAD[:3], [row[:3] for row in own]))

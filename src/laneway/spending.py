@@ -244,6 +244,11 @@ class Period(NamedTuple):
 
 def check_money(value: object, *, setting: str) -> float:
     """Refuse anything but an amount of dollars that can be spent."""
+    if not isinstance(value, int | float | str):
+        from decimal import Decimal  # few say it so, and it takes a while to load
+
+        if isinstance(value, Decimal) and value.is_finite():
+            value = float(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 1 / DOLLAR <= value <= MONEY_MAX:  # type: ignore[operator]
         raise ConfigError(

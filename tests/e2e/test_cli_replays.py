@@ -40,6 +40,9 @@ async def test_runs_are_exported_replayed_compared_and_forked(tmp_path: Path) ->
         file = tmp_path / "run.jsonl"
         told = await stage.run("run", "export", first, "-o", str(file))
         assert told.exit_code == 0, told.output
+        again = await stage.run("run", "export", second, "-o", str(file))
+        assert (again.exit_code, "exists already" in again.stderr) == (3, True), again.output
+        assert (await stage.run("run", "export", first, "-o", str(file), "--overwrite")).exit_code == 0
         shown = await stage.run("run", "export", first)
         assert shown.stdout == file.read_text()
         stored = await stage.run("run", "export", first, "--store", stage.store)
@@ -56,6 +59,7 @@ async def test_runs_are_exported_replayed_compared_and_forked(tmp_path: Path) ->
         other = await stage.run("run", "diff", first, second)
         assert other.exit_code == 3
         assert "what was said to the model" in other.stdout
+        assert f", {second} [" in " ".join(other.stdout.split())  # it said "now" of a run that is another one
         step = next(at for at, each in enumerate(replay.load(file).steps, 1) if each["op"] == "ask" and each["n"] == 2)
         forked = await stage.json("run", "fork", first, "--step", str(step), "--session", "mine")
         await stage.server.gateway.default.inbox.wait(forked["message_id"])

@@ -75,7 +75,7 @@ async def history_of(history: History, owner: Owner, run_id: str) -> RunHistory:
     """The history of one run of a session, from what a store keeps."""
     row = await history.state("turn", run_id)
     if row is None or (row.tenant, row.workspace, row.session) != owner:
-        raise UnknownRunError(f"there is no run {run_id!r} in session {owner.session!r}", hint="laneway run ls")
+        raise UnknownRunError(f"there is no run {run_id!r} in session {owner.session!r}", hint="runs() lists them")
     reader = _Reader(history, owner)
     steps = await reader.recorded(run_id)
     body = json.loads(row.body)

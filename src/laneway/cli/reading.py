@@ -267,7 +267,7 @@ class StoreReader:
     def _turn(self, run_id: str) -> StateRow:
         row = self._rows.state("turn", run_id)
         if row is None or row.tenant != self._tenant or row.workspace.startswith(OURS):
-            raise UnknownRunError(f"there is no run {run_id!r}")
+            raise UnknownRunError(f"there is no run {run_id!r}", hint="`laneway run ls SESSION` lists them")
         return row
 
     def run(self, run_id: str) -> dict[str, Any]:

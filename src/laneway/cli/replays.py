@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -14,6 +15,7 @@ from laneway.cli.client import path_of
 from laneway.cli.completion import complete_run
 from laneway.cli.reach import Asking, JsonOption, Reading, asking, named_store, read
 from laneway.cli.tables import console, line, print_json, say, table
+from laneway.cli.target_files import target_file
 from laneway.errors import ConfigError, ReplayDivergedError
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ def export(
     ctx: typer.Context,
     run: RunArgument,
     output: Annotated[str, typer.Option("--output", "-o", help="Into this file.", metavar="FILE")] = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Into a file that is there already.")] = False,
 ) -> None:
     """Write everything that went into a run as one file, which replays on any machine."""
     from laneway import replay as histories
@@ -39,12 +42,8 @@ def export(
     if not output:
         sys.stdout.write(histories.dump(history))
         return
-    try:
-        histories.save(history, output)
-    except OSError as error:
-        raise ConfigError(
-            f"{output} cannot be written: {error.strerror or error}", setting="--output", value=output
-        ) from error
+    with target_file(Path(output), overwrite=overwrite) as file:
+        file.write(histories.dump(history).encode())
     told = "" if history.is_recorded else ", told from checkpoints (`record` was off)"
     say(f"{run}: {len(history.steps):,} steps in {output}{told}")
 
@@ -171,7 +170,7 @@ def diff(ctx: typer.Context, one: Source, other: Source, as_json: JsonOption = F
             say(line(f"{fork} goes on from step {found.fork_step:,} of {run}: up to there they are the same."))
         if found.told:
             say(line(f"It is told: {found.told}"))
-        say(line(str(found).replace(": recorded ", f": {one} ", 1)))
+        say(line(found.words(one, other)))
         say(line(f"(step {found.step:,} of {one}, step {found.other_step:,} of {other})"), style="dim")
     if found is not None:
         raise typer.Exit(3)

@@ -200,7 +200,7 @@ class Gateway:
         self.check_open()
         row = await self.store.history.state("turn", run_id)
         if row is None or row.tenant != caller.tenant or row.workspace not in self.workspaces:
-            raise UnknownRunError(f"there is no run {run_id!r}")
+            raise UnknownRunError(f"there is no run {run_id!r}", hint="`laneway run ls SESSION` lists them")
         return self.workspaces[row.workspace], row
 
     # ---- messages ----

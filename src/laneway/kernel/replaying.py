@@ -92,7 +92,11 @@ class Difference:
     told: str = ""
 
     def __str__(self) -> str:
-        return f"step {self.step} ({self.op}): {self.where}: recorded {_shown(self.recorded)}, now {_shown(self.now)}"
+        return self.words("recorded", "now")
+
+    def words(self, one: str, other: str) -> str:
+        """The difference in a line, with names for the two histories."""
+        return f"step {self.step} ({self.op}): {self.where}: {one} {_shown(self.recorded)}, {other} {_shown(self.now)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

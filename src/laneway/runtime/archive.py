@@ -281,7 +281,8 @@ async def _refuse_there(store: Store, owner: Owner) -> None:
     for each in await family_of(store, owner):
         if await store.history.events_newest(each, limit=1) or await store.history.messages_newest(each, limit=1):
             raise ConflictError(
-                f"there is a session {each.session!r} already", hint="delete it first, or import under another key"
+                f"there is a session {each.session!r} already",
+                hint="delete it first; if it is another one than that of the file, import under another key",
             )
 
 

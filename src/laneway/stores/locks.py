@@ -84,7 +84,7 @@ class FileLock:
             pid = _pid_in(fd)
             raise StoreInUseError(
                 f"the store {self.path} is open in another process (pid {pid})",
-                hint="stop that process first, or give this one a store of its own",
+                hint="stop that process first, or give this one a store of its own; a server is asked without --store",
                 path=self.path,
                 pid=pid,
             ) from error

@@ -7,6 +7,7 @@ translated here, once: every error names the file, what is wrong with it, and th
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import sqlite3
 import tempfile
@@ -140,9 +141,9 @@ def check_place(path: str) -> None:
             path=path,
         )
     if os.path.isdir(path):
-        raise StoreUnavailableError(
-            f"the store {path} is a folder", hint=f"name a file in it: {os.path.join(path, 'laneway.db')}", path=path
-        )
+        there = glob.glob(os.path.join(glob.escape(path), "*.db"))
+        name = min(there, default=os.path.join(path, "laneway.db"))
+        raise StoreUnavailableError(f"the store {path} is a folder", hint=f"name a file in it: {name}", path=path)
     if not os.path.isdir(folder):
         state = "is not a folder" if os.path.exists(folder) else "does not exist"
         way_out = "choose another path" if os.path.exists(folder) else f"make it first: mkdir -p {folder}"
