@@ -127,6 +127,63 @@ async def test_an_import_that_cannot_be_taken_back_takes_no_messages_until_it_is
 
 
 @simulated
+async def test_what_is_half_deleted_is_not_imported_over_and_not_exported() -> None:
+    lines = await file_of(await talked(MemoryDisk()))
+    store = FaultyStore(MemoryStore(MemoryDisk()))
+    async with new_inbox(Agent(), store=store) as inbox:
+        await finals(inbox, await send(inbox, "a secret"))
+        store.fail_next(call="erase")
+        with pytest.raises(StoreUnavailableError):
+            await inbox.delete(S)
+        with pytest.raises(ConflictError, match="was to be deleted"):
+            await import_into(inbox.engine, lines, WHO)
+        with pytest.raises(ConflictError, match="is not whole: it was being deleted by"):
+            await import_session(store, lines, WHO)
+        with pytest.raises(ConflictError, match="is not whole"):
+            await file_of(store)  # type: ignore[arg-type]  # it can be read as one
+        await inbox.delete(S)
+        await import_into(inbox.engine, lines, WHO)
+        assert "a secret" not in [line.text for line in await inbox.history(S)]
+
+
+def test_a_file_is_whole_or_there_is_none_while_its_session_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laneway.runtime.archive.SLICE", 4)
+
+    @simulated
+    async def play() -> None:
+        lines = await file_of(await talked(MemoryDisk()))
+        refused = 0
+        for wait_ms in range(0, 400, 5):
+            store = FaultyStore(MemoryStore(), Random(1))
+            store.slow, store.delay_ms = 1.0, 20
+            await store.open()
+            importing = asyncio.ensure_future(import_session(store, lines, WHO))
+            await passing(wait_ms)
+            try:
+                assert await file_of(store) == lines  # type: ignore[arg-type]  # it can be read as one
+            except (ConflictError, NotFoundError):
+                refused += 1
+            await importing
+        assert 10 < refused < 80
+
+    play()
+
+
+@simulated
+async def test_an_import_takes_nothing_from_a_session_that_has_no_message_yet() -> None:
+    disk = MemoryDisk()
+    await talked(disk)
+    async with new_inbox(Agent(), store=MemoryStore(disk)) as inbox:
+        lines = await file_of(inbox.engine.store)  # type: ignore[arg-type]  # it is one
+        beside = WHO._replace(session="beside")
+        await inbox.schedule("beside", "daily", every_ms=86_400_000)
+        with pytest.raises(ConflictError, match="labels, a schedule or settings"):
+            await import_into(inbox.engine, lines, beside)
+    async with new_inbox(Agent(), store=MemoryStore(disk)) as inbox:
+        assert [each.text for each in inbox.schedules("beside")] == ["daily"]
+
+
+@simulated
 async def test_what_was_exported_and_imported_is_exported_the_same() -> None:
     store = await talked(MemoryDisk())
     lines = await file_of(store)
@@ -288,6 +345,7 @@ WRONG += [
     (edited("m", 11, "[]"), "a row cannot be read"),
     (edited("s", -1, "[]"), r"the body of a row is '\[\]'"),
     (added("turn", "{}"), "it has a turn that runs"),
+    (edited("s", 6, "nonsense"), "a run is in state 'nonsense'"),
     (added("child", "{}"), "it has a child that runs"),
     (added("task", "{}"), "it has a task that runs"),
     (added("approval", "{}"), "a row cannot be read"),

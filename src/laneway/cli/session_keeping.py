@@ -48,6 +48,17 @@ async def owned(path: str) -> AsyncIterator[SqliteStore]:
         await store.close()
 
 
+@asynccontextmanager
+async def _in_order(place: tuple[str, str, str]) -> AsyncIterator[SqliteStore]:
+    """The same, and what a process that was killed has left half deleted or half imported is gone, as after a start."""
+    from laneway.runtime.erasing import finish_in
+
+    path, tenant, workspace = place
+    async with owned(path) as store:
+        await finish_in(store, tenant, workspace)
+        yield store
+
+
 def delete(
     ctx: typer.Context,
     session: SessionArgument,
@@ -101,10 +112,10 @@ def _delete_in(place: tuple[str, str, str], session: str) -> dict[str, Any]:
     from laneway.rows import Owner
     from laneway.runtime.erasing import erase_all
 
-    path, tenant, workspace = place
+    _, tenant, workspace = place
 
     async def work() -> int:
-        async with owned(path) as store:
+        async with _in_order(place) as store:
             gone = await erase_all(store, Owner(tenant, workspace, session))
             if not gone:
                 raise NotFoundError(what="session", name=session, hint="a session begins with its first message")
@@ -215,10 +226,10 @@ def _import_into(place: tuple[str, str, str], file: IO[bytes], session: str) -> 
     from laneway.rows import Owner
     from laneway.runtime.archive import import_session, lines_of
 
-    path, tenant, workspace = place
+    _, tenant, workspace = place
 
     async def work() -> ArchiveHead:
-        async with owned(path) as store:
+        async with _in_order(place) as store:
             return await import_session(store, lines_of(file), Owner(tenant, workspace, session))
 
     head = asyncio.run(work())

@@ -139,6 +139,8 @@ class Rest:
     def _is_wanted(self, key: Key) -> bool:
         """Whether somebody waits here for its answer, and nothing else will bring it back."""
         workspace = self._workspace
+        if not workspace.inbox.engine.is_at_work:  # it is being closed, or its store is another owner's
+            return False
         owner = workspace.owner(*key)
         waits = workspace.inbox.approvals(owner.session, tenant=owner.tenant) or workspace.host.desk.held(owner)
         return not waits and bool(workspace.inbox.engine.awaited(owner))

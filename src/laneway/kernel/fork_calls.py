@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from laneway.dialogue import ResultStatus, ToolCall, ToolResult
-from laneway.kernel.histories import Op, to_answer, to_result
+from laneway.errors import HistoryError
+from laneway.kernel.histories import FOREIGN, ODD_SHAPES, Op, to_answer, to_result
 from laneway.kernel.ledger import LedgerEntry, LedgerState, key_of
 from laneway.kernel.rounds import Round
 from laneway.records import Effect
@@ -113,7 +114,15 @@ class OpenCalls:
         self._rounds: list[_Calls] = []
         self._effects: dict[str, Effect] = {}
         for number, step in enumerate(steps, 1):
-            self._read(number, step)
+            try:
+                self._read(number, step)
+            except ODD_SHAPES as error:
+                raise HistoryError(
+                    f"step {number} of the history has not the shape of its kind ({error!r})",
+                    hint=FOREIGN,
+                    problem="damaged",
+                    line=number + 1,
+                ) from error
 
     def at(self, step: int) -> tuple[OpenCall, ...]:
         """The calls that had no result before a step, in order."""

@@ -40,8 +40,10 @@ from laneway.kernel.rounds import Round, RoundState
 from laneway.kernel.turn_machine import TurnMachine
 
 __all__ = (
+    "FOREIGN",
     "INPUTS",
     "KIND",
+    "ODD_SHAPES",
     "VERSION",
     "LoggedMachine",
     "Op",
@@ -70,6 +72,9 @@ VERSION: Final = 1
 DIGEST_CHARS: Final = 16
 INPUTS: Final = frozenset({"line", "code", "failed", "chunks", "event"})
 """Steps that are told and decide nothing by themselves."""
+ODD_SHAPES: Final = (LookupError, TypeError, ValueError, AttributeError)
+"""What comes of a step that has not the shape of its kind."""
+FOREIGN: Final = "it was not written by this Laneway; export the run again"
 
 _read = json.JSONDecoder().decode
 

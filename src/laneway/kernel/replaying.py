@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, Protocol
 from laneway.dialogue import Prompt, ToolCall, Utterance
 from laneway.errors import HistoryError, ReplayDivergedError
 from laneway.kernel import histories
-from laneway.kernel.histories import INPUTS, LoggedMachine, Op, RunHistory, Said
+from laneway.kernel.histories import FOREIGN, INPUTS, ODD_SHAPES, LoggedMachine, Op, RunHistory, Said
 from laneway.kernel.plans import Course, plan_tools
 from laneway.kernel.plans import replay as replay_plan
 from laneway.kernel.rounds import Round, RoundState
@@ -29,9 +29,6 @@ Steps = Sequence[tuple[int, Op]]
 SHOWN: Final = 200
 TAKES_OVER: Final = frozenset({"base", "line", "take_over", "go_on", "code"})
 """Steps by which a fork takes its past over, and what stands for them in its run."""
-ODD_SHAPES: Final = (LookupError, TypeError, ValueError, AttributeError)
-"""What comes of a step that has not the shape of its kind."""
-FOREIGN: Final = "it was not written by this Laneway; export the run again"
 OPTIONS: Final = ("max_output_tokens", "temperature", "thinking_budget")
 """Settings that a model is asked with, in the order of `more` in a step."""
 BEGINS: Final = frozenset({"say", "add", "result"})
@@ -167,7 +164,7 @@ class Player:
                 if self._code is None and not isinstance(error, AssertionError):
                     told = f"step {number} ({step.get('op')}) of the history cannot be told: {error!r}"
                     raise HistoryError(told, hint=FOREIGN, problem="damaged", line=number + 1) from error
-                now = {"op": step["op"], "is_impossible": str(error) or "the machine does not take it now"}
+                now = {"op": step.get("op"), "is_impossible": str(error) or "the machine does not take it now"}
             yield number, step, now
 
     def result(self, steps: Sequence[Op]) -> Replay:

@@ -30,7 +30,17 @@ from laneway.kernel.checkpoints import BLOB, blobs_of, noted_in
 from laneway.rows import NAMING_KINDS, Batch, MessageRow, Owner, Row, StateRow
 from laneway.runtime.archive_rows import KINDS, RUNNING, RowCheck, damaged, row_of, to_list
 from laneway.runtime.artifacts import Unpacking, pieces_of, sweep
-from laneway.runtime.erasing import Readable, check_owner, delete_session, dooming, erase, family_of, mark, unmarking
+from laneway.runtime.erasing import (
+    Readable,
+    check_owner,
+    check_unmarked,
+    delete_session,
+    dooming,
+    erase,
+    family_of,
+    mark,
+    unmarking,
+)
 
 if TYPE_CHECKING:
     from laneway.ports import History, Store
@@ -121,6 +131,7 @@ async def check_exportable(store: Readable, owner: Owner) -> None:
 async def _state_of(store: Readable, owner: Owner) -> tuple[Any, ...]:
     """What is different as soon as something has happened in a session."""
     newest: list[Any] = []
+    await check_unmarked(store, owner)
     for each in await family_of(store, owner):
         loaded = await store.load_session(each)
         running = [row.id for row in loaded.states if row.kind in RUNNING]
@@ -278,12 +289,26 @@ async def import_session(store: Store, lines: Iterable[bytes], owner: Owner) -> 
 
 
 async def _refuse_there(store: Store, owner: Owner) -> None:
+    """Whatever a key has would be taken for a part of what is imported, and would go with it if that fails."""
+    history = store.history
+    await check_unmarked(store, owner)
     for each in await family_of(store, owner):
-        if await store.history.events_newest(each, limit=1) or await store.history.messages_newest(each, limit=1):
+        if await history.events_newest(each, limit=1) or await history.messages_newest(each, limit=1):
             raise ConflictError(
                 f"there is a session {each.session!r} already",
                 hint="delete it first; if it is another one than that of the file, import under another key",
             )
+    if (await store.load_session(owner)).states or await _has_states(history, owner):
+        raise ConflictError(
+            f"session {owner.session!r} has no message yet, but labels, a schedule or settings of its own",
+            hint="import under another key, or delete it first: what it has is gone then",
+        )
+
+
+async def _has_states(history: History, owner: Owner) -> bool:
+    async for _ in _read(owner, _readers_of_states(history)):
+        return True
+    return False
 
 
 async def import_into(
@@ -294,6 +319,7 @@ async def import_into(
     `let_go` is called before, if there is nothing of it yet: whoever holds the session gives it up then. If the inbox
     cannot go on with what was imported, that is erased again.
     """
+    engine.check_doomed(owner)  # one that is half deleted is not begun anew before all of it is gone
     async with dooming(engine, owner):
         if engine.journal.has(owner):
             await engine.journal.committed(owner)  # it is found then

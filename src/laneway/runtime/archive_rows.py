@@ -25,7 +25,7 @@ from laneway.kernel.messages import Item, decode_entry_row
 from laneway.kernel.record_pages import unpacked
 from laneway.kernel.stored_mail import UNREADABLE, entry_of
 from laneway.kernel.task_entries import decode_task
-from laneway.mail import WAITING_STATES, MessageState
+from laneway.mail import WAITING_STATES, MessageState, TurnState
 from laneway.rows import HISTORY_KINDS, NAMING_KINDS, EntryRow, EventRow, MessageRow, Owner, Row, StateRow
 from laneway.runtime.erasing import CHILD_PREFIX, is_below
 
@@ -50,6 +50,7 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 _WHOLE: Final = frozenset({"seq", "place", "live", "arrived_ms", "ended_ms", "at_ms", "conversation"})
 _MESSAGE_STATES: Final = frozenset(each.value for each in MessageState)
+_TURN_STATES: Final = frozenset(each.value for each in TurnState)
 _SOMEBODY: Final = Owner("x", "x", "x")
 _MARK: Final[dict[str, type]] = {"text": str, "message_id": str, "by": str}
 
@@ -333,6 +334,8 @@ def _check_place(letter: str, place: str, facts: Mapping[str, Any], number: int)
         raise damaged(f"the body of a row is {facts['body']!r:.80}", number)
     if letter == "s" and facts["live"] and facts["kind"] in RUNNING:
         raise damaged(f"it has a {facts['kind']} that runs, and nothing runs in what is exported", number)
+    if letter == "s" and facts["kind"] == "turn" and facts["state"] not in _TURN_STATES:
+        raise damaged(f"a run is in state {facts['state']!r:.80}", number)
 
 
 def _body_of(row: StateRow) -> dict[str, Any]:

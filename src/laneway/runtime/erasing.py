@@ -15,7 +15,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from laneway.errors import InvalidMessageError, LanewayError
+from laneway.errors import ConflictError, InvalidMessageError, LanewayError
 from laneway.rows import Batch, Loaded, Owner, StateKey, StateRow
 from laneway.runtime.artifacts import HOLDS, holder_of, sweep
 
@@ -29,6 +29,7 @@ __all__ = (
     "ERASING",
     "Readable",
     "check_owner",
+    "check_unmarked",
     "check_workspace",
     "clear_mark",
     "delete_session",
@@ -37,6 +38,7 @@ __all__ = (
     "erase_all",
     "family_of",
     "finish",
+    "finish_in",
     "is_below",
     "load",
     "mark",
@@ -107,6 +109,16 @@ def _mark_of(owner: Owner) -> StateKey:
     return StateKey(ERASING, json.dumps(list(owner)))
 
 
+async def check_unmarked(store: Readable, owner: Owner) -> None:
+    """Refuse a session that is half deleted or half imported: what is left of it is going to be erased."""
+    row = await store.history.state(*_mark_of(owner))
+    if row is not None:
+        raise ConflictError(
+            f"session {owner.session!r} is not whole: it was being {json.loads(row.body)['why']}",
+            hint="if nobody is at it any more, delete it, or start the server, which erases what is left of it",
+        )
+
+
 async def clear_mark(store: Store, owner: Owner) -> None:
     """They are gone, or are to stay."""
     await _commit(store, unmarking(store, owner))
@@ -169,6 +181,11 @@ async def finish(store: Store, rows: Iterable[StateRow]) -> int:
         await sweep(store, owner.tenant)
         await clear_mark(store, owner)
     return len(marked)
+
+
+async def finish_in(store: Store, tenant: str, workspace: str) -> int:
+    """Go on with what an earlier process has marked, in a store that nobody else uses; how many sessions there were."""
+    return await finish(store, await store.history.states(Owner(tenant, workspace, ""), ERASING, limit=PAGE))
 
 
 async def load(store: Store, workspace: str) -> Loaded:

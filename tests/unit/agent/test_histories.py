@@ -783,3 +783,18 @@ async def test_a_record_grows_as_the_conversation_does() -> None:
             sizes.append(sum(len(row.body) for row in disk.states.values() if row.kind == "record"))
     first, last = sizes[9], sizes[39]
     assert last / first < 4.5  # four times as many turns
+
+
+@simulated
+async def test_a_step_that_has_not_the_shape_of_its_kind_is_refused_by_its_number() -> None:
+    async with recorded([use("act", "c"), [say("done")]], Bench()) as session:
+        history = await history_of(session)
+        at = step_of(history, "act")
+        steps = [dict(step) for step in history.steps]
+        del steps[at - 1]["calls"]
+        broken = RunHistory(about=history.about, steps=tuple(steps))
+        with pytest.raises(HistoryError, match=f"step {at} "):
+            await session.fork(broken, at, prompt="again")
+        steps[at - 1] = {}
+        with pytest.raises(LanewayError):
+            await session.replay(RunHistory(about=history.about, steps=tuple(steps)))

@@ -14,6 +14,7 @@ import pytest
 
 from laneway import Inbox, Turn
 from laneway.rows import Batch, Owner, StateRow
+from laneway.runtime.erasing import mark
 from laneway.stores.sqlite import SqliteStore
 from tests.cli_stage import run
 
@@ -106,3 +107,30 @@ def test_a_file_that_cannot_be_written_is_told_in_one_line(folder: Path, words: 
         "out.part",
         "place",
     ]
+
+
+async def _mark(why: str, *, half: bool) -> None:
+    """As a process leaves it that is killed while it deletes or imports a session."""
+    store = SqliteStore("store.db")
+    await store.open()
+    who = Owner("default", "default", "chat")
+    await mark(store, who, why)
+    if half:
+        await store.erase(who, limit=3)
+    await store.close()
+
+
+@pytest.mark.slow
+def test_what_a_killed_process_has_left_half_done_is_not_exported_and_is_gone_before_anything_comes_in(
+    folder: Path,
+) -> None:
+    assert run("session", "export", "chat", "whole.laneway", *STORE).exit_code == 0
+    asyncio.run(_mark("deleted", half=True))
+    assert "is not whole: it was being deleted" in _said("session", "export", "chat", "half.laneway", *STORE)
+    assert not (folder / "half.laneway").exists()
+    assert run("session", "import", "whole.laneway", *STORE).exit_code == 0
+    assert run("session", "export", "chat", "again.laneway", *STORE).exit_code == 0
+    one, other = ((folder / name).read_bytes().splitlines()[1:-1] for name in ("whole.laneway", "again.laneway"))
+    assert one == other
+    asyncio.run(_mark("imported", half=True))
+    assert "there is no session 'chat'" in _said("session", "delete", "chat", "--yes", *STORE)

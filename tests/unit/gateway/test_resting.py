@@ -14,7 +14,7 @@ from laneway.agent.book import Book
 from laneway.agent.reports import stored_info
 from laneway.agent_events import PassivationRequestedEvent
 from laneway.dialogue import Usage
-from laneway.errors import ClosedError, UnavailableError
+from laneway.errors import ClosedError, FencedError, UnavailableError
 from laneway.external import ExternalTaskResult
 from laneway.gateway.access import LOCAL
 from laneway.gateway.service import Gateway
@@ -469,3 +469,20 @@ async def test_an_earlier_deadline_holds_for_a_passivation_that_has_begun(tmp_pa
         await until(lambda: gateway.default.rest.leaving)
         assert await gateway.default.passivate("default", "s", deadline_ms=SOON)
         assert await first
+
+
+async def test_a_session_leaves_although_its_store_is_somebody_elses(tmp_path: Path) -> None:
+    unheard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context["message"]))
+    disk = MemoryDisk()
+    async with gateway_in(tmp_path, store=MemoryStore(disk)) as gateway:
+        await ask(gateway, "s", "one")
+        await MemoryStore(disk).open()
+        with pytest.raises(FencedError):
+            await ask(gateway, "s", "two")
+        session = gateway.default.live_session("default", "s")
+        assert session is not None
+        await session.passivate("evicted", deadline_ms=0)
+        await asyncio.sleep(0)
+        assert gateway.default.rest.leaving == {}
+    assert unheard == []
