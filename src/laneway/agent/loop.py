@@ -646,7 +646,7 @@ class Run:
             unknown = await self._take_over(last)
         elif last.state is RoundState.FINAL:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
-            self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, seq=0))
+            self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, is_copy=True, seq=0))
         else:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
         self._rebase(without=self.id)
@@ -690,8 +690,8 @@ class Run:
     async def _take_over(self, last: Round) -> tuple[str, ...]:
         """The open round of the old run becomes the first one of this: what is known stays, what is open is made."""
         self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
-        mine = replace(last, run_id=self.id, resumed_from=last.run_id, results=dict(last.results), seq=0)
-        mine.times = dict(last.times)
+        mine = replace(last, run_id=self.id, resumed_from=last.run_id, is_copy=True, seq=0)
+        mine.results, mine.times = dict(last.results), dict(last.times)
         toolbox = self.session.toolbox
         plan = after_crash(
             last,

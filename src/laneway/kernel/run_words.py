@@ -88,7 +88,8 @@ def _round(one: Round) -> list[str]:
     usage = one.answer.usage
     took = f" after {duration(one.at_ms - one.asked_ms)}" if one.asked_ms and one.at_ms > one.asked_ms else ""
     who = one.answer.model or "The model"
-    tokens = f" ({usage.input_tokens:,} tokens in, {usage.output_tokens:,} out)"
+    before = ", paid by the run before" if one.is_copy else ""
+    tokens = f" ({usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{before})"
     calls = len(one.answer.calls)
     wants = f", and asked for {calls} call{'' if calls == 1 else 's'}" if calls else ""
     lines.append(f"  {who} answered{took}{tokens}{wants}.")
@@ -134,7 +135,7 @@ def _arguments(call: ToolCall) -> str:
 
 
 def _cost(rounds: Sequence[Round]) -> str:
-    usage, asked = sum((one.answer.usage for one in rounds), Usage()), sum(one.was_asked for one in rounds)
+    usage, asked = sum((one.usage for one in rounds), Usage()), sum(one.was_asked for one in rounds)
     if rounds and not asked:
         return "The model was not asked, and nothing was spent."
     price = "at no known price" if usage.cost is None else f"for ${usage.cost:.4f}"
