@@ -43,7 +43,10 @@ class CallTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundWait:
-    """Something that a run waited for before its model answered: `lane`, `limit`, `retry`, `paused`, `compacting`."""
+    """Something that a run waited for before its model answered: `lane`, `limit`, `retry`, `paused`, `compacting`.
+
+    `cheaper` was not waited for: a budget has chosen another model then.
+    """
 
     kind: str
     reason: str

@@ -77,7 +77,9 @@ def _round(one: Round) -> list[str]:
     if one.number > 1 and one.prompts:
         lines.append(f"  It was told: {_short(' '.join(prompt.text for prompt in one.prompts))}")
     for wait in one.waits:
-        if not wait.ended_ms:
+        if wait.kind == "cheaper":
+            lines.append(f"  {wait.reason}.")
+        elif not wait.ended_ms:
             lines.append(f"  It waits: {wait.reason or wait.kind}.")
         elif wait.ended_ms - wait.began_ms >= TOLD_MS:
             lines.append(f"  It waited {duration(wait.ended_ms - wait.began_ms)}: {wait.reason or wait.kind}.")
