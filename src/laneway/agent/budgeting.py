@@ -18,7 +18,7 @@ from laneway.agent.host import account_of
 from laneway.agent_events import BudgetThresholdHitEvent, RunWaitingEvent
 from laneway.dialogue import Answer, ModelRequest
 from laneway.errors import BudgetExhaustedError, ConfigError, ModelError, ModelUnavailableError
-from laneway.kernel.budgets import Count, Grant, Overrun, Refusal, Wish
+from laneway.kernel.budgets import Count, Grant, Overrun, Parked, Refusal, Wish
 from laneway.models.prices import price_of
 from laneway.runtime.budget_windows import moment_text
 from laneway.runtime.errands import WAIT_LANE
@@ -157,7 +157,7 @@ class Budgeting:
             raise
         grant, model = found.grant, found.model
         self._run.sent = self._run.heard = False
-        self._run.parked_until = 0
+        self._run.parked = None
         try:
             await self._tell_switch(found)
             answer = await self._run.call_model(replace(request, output_max=grant.output_max), model)
@@ -286,10 +286,10 @@ class Budgeting:
             return
         delay = max(1, min(LOOK_MS, until - run.wall()))
         reason = _parked_for(refusal, until)
-        opened = functools.partial(host.budgets.opened, refusal, delay)
+        told, run.parked = run.parked, Parked(refusal.where.key, self._session.owner.session, run.id, until)
+        opened = functools.partial(host.budgets.opened, refusal, delay, run.parked)
         with run.waiting("budget", reason, until):
-            if run.parked_until != until:
-                run.parked_until = until
+            if told is None or told.until_ms != until:
                 moment = moment_text(until, refusal.where.budget.timezone)
                 await self._tell(_chosen(refusal, f"the run waits until {moment}"))
                 run.emit(RunWaitingEvent(reason=reason, until_ms=until))

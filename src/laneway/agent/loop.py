@@ -66,6 +66,7 @@ from laneway.errors import (
     describe,
     text_of,
 )
+from laneway.kernel.budgets import Parked
 from laneway.kernel.checkpoints import Compaction
 from laneway.kernel.delivery import PUT_OFF
 from laneway.kernel.ledger import Action, Change, LedgerState, after_crash, origin_of
@@ -134,7 +135,7 @@ class Run:
         self.called = session.model  # the model that was asked last: a budget may have chosen a cheaper one
         self.sent = False  # whether the model was asked
         self.heard = False  # whether it has begun to answer
-        self.parked_until = 0  # the end of the window that it has said it waits for
+        self.parked: Parked | None = None  # the window that it has said it waits for
         self._base: list[Utterance] = []
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment

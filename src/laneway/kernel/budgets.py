@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from laneway.spending import Amount, Budget, BudgetScope, OnExhausted, Period, Price, Spender
 
-__all__ = ("Budgets", "Change", "Count", "CountKey", "Grant", "Overrun", "Refusal", "Sums", "Wish")
+__all__ = ("Budgets", "Change", "Count", "CountKey", "Grant", "Overrun", "Parked", "Refusal", "Sums", "Wish")
 
 GRANT_SHARE: Final = 50
 """A grant sets aside up to this part of a limit more than calls have taken."""
@@ -158,6 +158,15 @@ class Refusal(NamedTuple):
     waits: bool
     is_never: bool = False
     short: tuple[Count, ...] = ()
+
+
+class Parked(NamedTuple):
+    """A run that waits for the next window of a budget: of which count, and until when by the clock on the wall."""
+
+    key: CountKey
+    session: str
+    run_id: str
+    until_ms: int
 
 
 class Overrun(NamedTuple):

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from laneway.errors import ClosedError, ConfigError, NotFoundError, text_of
-from laneway.kernel.budgets import Budgets, Change, Count, CountKey, Grant, Overrun, Refusal, Wish
+from laneway.kernel.budgets import Budgets, Change, Count, CountKey, Grant, Overrun, Parked, Refusal, Wish
 from laneway.rows import Owner, StateKey, StateRow
 from laneway.runtime.budget_rows import COUNT, RULE, CountRow, Cover, RuleRow, count_id, read_count, read_rule
 from laneway.runtime.budget_windows import WRONG_MS, Calendar
@@ -74,7 +74,7 @@ class BudgetDesk:
         self._unclaimed: dict[str, list[StateRow]] = {}  # by budget: counts whose budget nobody has named yet
         self._waiting: list[_Waiter] = []
         self._look: asyncio.TimerHandle | None = None  # when who waits looks whether its window is over
-        self._parked: set[asyncio.Future[None]] = set()
+        self._parked: dict[asyncio.Future[None], Parked | None] = {}  # and who that is, if it is a run
         self._over_since: dict[CountKey, int] = {}  # when it was seen that a window is over
         self._owed: dict[tuple[Owner, StateKey], str] = {}  # rows the store has refused, and whose rule they are
         self._journal: Journal | None = None
@@ -453,16 +453,20 @@ class BudgetDesk:
         """How many runs wait for a window to open."""
         return len(self._parked)
 
-    async def opened(self, refusal: Refusal, delay_ms: int) -> None:
+    def parked_runs(self) -> list[Parked]:
+        """The runs that wait for a window to open, in the order in which they began to."""
+        return [each for each in self._parked.values() if each is not None]
+
+    async def opened(self, refusal: Refusal, delay_ms: int, who: Parked | None = None) -> None:
         """Wait until the window of a count may be open: its time is up, or somebody has changed a budget."""
         future: asyncio.Future[None] = self._engine.loop.create_future()
-        self._parked.add(future)
+        self._parked[future] = who
         timer = self._engine.loop.call_later(delay_ms / 1000, _set, future)
         try:
             await future
         finally:
             timer.cancel()
-            self._parked.discard(future)
+            self._parked.pop(future, None)
         _log.debug("budget %r is looked at again", refusal.where.key.budget)
 
     # ---- what people do ----
