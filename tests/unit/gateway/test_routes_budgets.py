@@ -232,6 +232,25 @@ async def test_the_scripted_model_costs_what_the_configuration_says(tmp_path: Pa
         assert count["money"]["spent"] > 0
 
 
+async def test_a_cheaper_scripted_model_answers_and_costs_what_the_configuration_says(tmp_path: Path) -> None:
+    text = (
+        "default_model: scripted\n"
+        "providers: {scripted: {models: {scripted: {input_price: 1000, output_price: 2000},"
+        " small: {input_price: 0.1, output_price: 0.2}}}}\n"
+        "budgets:\n  purse: {scope: tenant, money: 0.1, on_exhausted: cheaper, cheaper: scripted/small}\n"
+    )
+    async with gateway_stage(tmp_path, text=text) as stage:
+        mine = await stage.token("operate", tenant="*")
+        await stage.send("s1", "hello " * 300, headers=mine)
+        (used,) = (await body_of(await stage.client.get("/v1/usage?group=model", headers=mine)))["items"]
+        assert (used["key"], 0 < used["cost"] < 0.01) == ("scripted/small", True)
+        (purse,) = await budgets(stage, mine)
+        assert purse["cheaper"] == "scripted/small"
+        assert purse["counts"][0]["money"]["spent"] == pytest.approx(used["cost"])
+        made = {"scope": "tenant", "money": 5, "cheaper": "nobody/knows", "on_exhausted": "cheaper"}
+        assert refusal(await stage.client.put("/v1/budgets/odd", json=made, headers=mine))[0] in (400, 422)
+
+
 def test_facts_of_a_budget_name_no_tenant_and_show_the_fullest_counts() -> None:
     rule = Budget(name="talk", scope=BudgetScope.SESSION, tokens=100, tenant="acme")
     counts = [
