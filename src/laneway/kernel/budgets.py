@@ -6,7 +6,8 @@ spent passes it by no more than the estimates of the inputs in flight were too s
 
 What the disk knows of a count is `granted`: a sum that was set aside for calls, a little more than they have reserved
 so far, so that most calls wait for no commit. After a crash everything granted counts as spent: nobody knows better.
-When calls have given much back, less is granted: a crash never costs more than is in flight and two such shares.
+When calls have given much back, less is granted: a crash never costs more than is in flight and two such shares. When
+no call was made for a while, nothing is granted that is not spent.
 """
 
 from __future__ import annotations
