@@ -574,7 +574,10 @@ class QueueAlertEvent(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetThresholdHitEvent(AgentEvent):
-    """A budget is nearly used up (`kind` is `soft`) or used up (`hard`); in tokens, or in dollars for money."""
+    """A budget is nearly used up (`kind` is `soft`), or used up (`hard`); in tokens, or in dollars for money.
+
+    With a call that does not fit, `message` says what was chosen: it is denied, waits, or goes to a cheaper model.
+    """
 
     event_type: ClassVar[str] = "budget_threshold_hit"
     resource: str

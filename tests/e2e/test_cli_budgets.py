@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from laneway.kernel.budgets import Grant, Wish
+from laneway.spending import Spender
 from tests.cli_stage import cli_stage
+from tests.routes_stage import until
 
 pytestmark = pytest.mark.slow
 
@@ -92,3 +95,19 @@ async def test_a_warning_at_no_share_is_refused(tmp_path: Path, share: str) -> N
     async with cli_stage(tmp_path, text=TEXT) as cli:
         told = await cli.run("budget", "set", "x", "--scope", "tenant", "--tokens", "5", "--warn-at", share)
         assert (told.exit_code, "--warn-at is a share above 0 and up to 1" in told.stderr) == (2, True)
+
+
+async def test_runs_that_wait_for_the_next_window_are_named_with_their_budget(tmp_path: Path) -> None:
+    text = (
+        "default_model: scripted\nbudgets:\n  daily: {scope: tenant, window: day, tokens: 90000, on_exhausted: park}\n"
+    )
+    async with cli_stage(tmp_path, text=text) as cli:
+        workspace = cli.server.gateway.default
+        desk = workspace.host.budgets
+        grant = await desk.reserve(Spender("default", workspace.name, "s0", "r0"), Wish(0, 90_000))
+        assert isinstance(grant, Grant)
+        desk.settle(grant, grant.amount)
+        await cli.run("send", "s1", "hello")
+        await until(lambda: desk.parked)
+        shown = (await cli.run("budget", "ls")).stdout
+        assert "park, 1 run waits (s1)" in shown

@@ -94,6 +94,7 @@ def rounds(draw: st.DrawFn) -> Round:
         prompts=tuple(draw(st.lists(prompts, max_size=2))),
         messages=tuple(draw(st.lists(short, max_size=2))),
         resumed_from=draw(short),
+        is_copy=draw(st.booleans()),
         answer=answer,
         results=results,
         seq=draw(st.integers(1, 2**62)),

@@ -15,7 +15,7 @@ from laneway import Inbox, StoreUnavailableError
 from laneway.errors import ClosedError, NotFoundError
 from laneway.kernel.budgets import Grant, Refusal, Wish
 from laneway.rows import Owner
-from laneway.runtime.budget_desk import BudgetDesk
+from laneway.runtime.budget_desk import QUIET_MS, BudgetDesk
 from laneway.runtime.budget_rows import COUNT, read_count
 from laneway.runtime.budget_windows import WRONG_MS, Calendar, period_of
 from laneway.spending import Amount, Budget, BudgetScope, BudgetWindow, OnExhausted, Spender
@@ -523,6 +523,53 @@ async def test_to_start_and_to_be_killed_costs_nothing() -> None:
             assert spent(desk) == {"small": 150}
     (kept,) = [read_count(row) for row in disk.states.values() if row.kind == COUNT]
     assert kept.budget.tokens == 50_000
+
+
+@staged
+@pytest.mark.parametrize("rests_ms", [0, QUIET_MS - 10, QUIET_MS + 10])
+async def test_to_be_killed_when_no_call_was_made_for_a_while_costs_nothing(rests_ms: int) -> None:
+    disk = MemoryDisk()
+    async with desk_over(MemoryStore(disk), SMALL) as desk:
+        for _ in range(3):
+            desk.settle(await grant_of(desk, 100, 200), Amount(150))
+            await passing(QUIET_MS // 2)  # each call puts it off
+        await passing(rests_ms - QUIET_MS // 2 if rests_ms else 0)
+    async with desk_over(MemoryStore(disk), SMALL) as desk:  # and nobody has closed the desk
+        (count,) = desk.budgets.counts.values()
+        is_exact = count.lost == Amount()
+        assert (count.spent.tokens == 450) == is_exact == (rests_ms > QUIET_MS)
+
+
+@staged
+async def test_what_is_in_flight_while_others_have_rested_is_known_to_the_disk() -> None:
+    disk = MemoryDisk()
+    async with desk_over(MemoryStore(disk), SMALL) as desk:
+        flying = await grant_of(desk, 100, 200)
+        desk.settle(await grant_of(desk, 100, 200), Amount(150))
+        await passing(3 * QUIET_MS)
+        (kept,) = [read_count(row) for row in disk.states.values() if row.kind == COUNT]
+        assert kept.granted.tokens >= 450
+        desk.settle(flying, Amount(50))
+        await passing(QUIET_MS - 10)
+        again = await grant_of(desk, 10, 10)  # one that begins meanwhile is not forgotten
+        await passing(QUIET_MS)
+        (kept,) = [read_count(row) for row in disk.states.values() if row.kind == COUNT]
+        assert kept.granted.tokens >= 200 + again.amount.tokens
+        desk.give_back(again)
+        await passing(QUIET_MS + 10)
+        (kept,) = [read_count(row) for row in disk.states.values() if row.kind == COUNT]
+        assert (kept.granted, kept.spent) == (Amount(200), Amount(200))
+        assert isinstance(await desk.reserve(WHO, Wish(100, 700, 700)), Grant)  # and goes on as before
+
+
+@staged
+async def test_a_count_that_goes_while_it_rests_is_not_written_again() -> None:
+    disk = MemoryDisk()
+    async with desk_over(MemoryStore(disk), SMALL) as desk:
+        desk.settle(await grant_of(desk, 100, 200), Amount(150))
+        desk.end_session(Owner("acme", "default", "s1"))
+        await passing(2 * QUIET_MS)
+        assert [row for row in disk.states.values() if row.kind == COUNT] == []
 
 
 @staged

@@ -69,6 +69,7 @@ def test_a_round_with_everything_comes_back_as_it_was() -> None:
         prompts=(Prompt(text="hello"), Prompt(text="mind the tests", role="system", attachments=({"a": [1, None]},))),
         messages=("m1", "m2"),
         resumed_from="run-0",
+        is_copy=True,
         answer=Answer(
             text="I look",
             reasoning="hm",

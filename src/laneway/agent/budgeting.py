@@ -1,7 +1,8 @@
 """What a run spends: its guard and its budgets are asked before every call of a model, and told after it.
 
 A call reserves its input as estimated and all the output it may have, so an output limit is always sent while a budget
-holds. What does not fit ends the run, waits for the next window, or goes to a cheaper model, as the budget says.
+holds. What does not fit ends the run, waits for the next window, or goes to a cheaper model, as the budget says; which
+of these it is, is told.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from laneway.agent.host import account_of
 from laneway.agent_events import BudgetThresholdHitEvent, RunWaitingEvent
 from laneway.dialogue import Answer, ModelRequest
 from laneway.errors import BudgetExhaustedError, ConfigError, ModelError, ModelUnavailableError
-from laneway.kernel.budgets import Count, Grant, Overrun, Refusal, Wish
+from laneway.kernel.budgets import Count, Grant, Overrun, Parked, Refusal, Wish
 from laneway.models.prices import price_of
 from laneway.runtime.budget_windows import moment_text
 from laneway.runtime.errands import WAIT_LANE
 from laneway.spending import DOLLAR, Amount, Budget, OnExhausted, Price, Spender, Unpriced
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from laneway.agent.agent import AsyncAgent
     from laneway.agent.budget_guard import GuardPost
@@ -126,6 +127,7 @@ class Budgeting:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._session = run.session
+        self._switched: tuple[str, str] | None = None  # the budget and the model that whoever watches knows of
 
     async def ask(self, request: ModelRequest) -> Answer:
         """One call of the model, if guard and budgets allow it."""
@@ -148,20 +150,43 @@ class Budgeting:
 
     async def _within_budgets(self, request: ModelRequest, estimate: int) -> Answer:
         desk = self._session.host.budgets
-        grant, model = await self._reserve(request, estimate)
-        self._run.sent = self._run.heard = False
         try:
+            found = await self._reserve(request, estimate)
+        except BudgetExhaustedError as error:
+            await self._tell(_denied(error))
+            raise
+        grant, model = found.grant, found.model
+        self._run.sent = self._run.heard = False
+        self._run.parked = None
+        try:
+            await self._tell_switch(found)
             answer = await self._run.call_model(replace(request, output_max=grant.output_max), model)
             used = _used(answer, grant, estimate)
         except BaseException as error:
             if self._is_free(error):
                 desk.give_back(grant)
             else:
-                desk.lose(grant)
+                for each in desk.lose(grant):
+                    self._run.emit(_event(each))
+                    if isinstance(error, Exception):  # a run that is being ended waits for no hook
+                        await self._run.hooks.threshold_hit(_event(each))
             raise
         for each in desk.settle(grant, used):
             await self._tell(_event(each))
         return answer
+
+    async def _tell_switch(self, found: _Found) -> None:
+        """Tell that another model answers than the session has: once in a run, as long as it is the same."""
+        if found.refusal is None:
+            self._switched = None
+            return
+        switched = (found.refusal.where.key.budget, found.model.name)
+        if switched == self._switched:
+            return
+        self._switched = switched
+        event = _chosen(found.refusal, f"model {found.model.name!r} is asked instead")
+        self._run.clock.note("cheaper", event.message or "")
+        await self._tell(event)
 
     def _is_free(self, error: BaseException) -> bool:
         """Whether a call that has failed costs nothing: it was not sent, or the provider has refused it.
@@ -172,9 +197,9 @@ class Budgeting:
             return True
         return not self._run.heard and isinstance(error, ModelError | ModelUnavailableError)
 
-    async def _reserve(self, request: ModelRequest, estimate: int) -> tuple[Grant, Model]:
+    async def _reserve(self, request: ModelRequest, estimate: int) -> _Found:
         session, desk = self._session, self._session.host.budgets
-        model, tried = session.model, set[str]()
+        model, tried, refusal = session.model, set[str](), None
         while True:
             who = session.purse.spender(self._run.counted_as)  # its labels may change while it waits
             tried.add(model.name)
@@ -187,17 +212,17 @@ class Budgeting:
                 if isinstance(found, Grant):
                     desk.give_back(found)
                 await self._run.hold()
-                model, tried = session.model, set()
+                model, tried, refusal = session.model, set(), None
                 continue
             if isinstance(found, Grant):
-                return found, model
+                return _Found(found, model, refusal)
             budget = found.where.budget
             if budget.cheaper is not None and budget.cheaper not in tried:  # each model is tried once
                 tried.add(budget.cheaper)
-                model = session._agent._model(budget.cheaper)
+                model, refusal = session._agent._model(budget.cheaper), found
             elif budget.on_exhausted is OnExhausted.PARK and not found.is_never:
                 await self._park(found)
-                model, tried = session.model, set()
+                model, tried, refusal = session.model, set(), None
             else:
                 raise _exhausted(found)
 
@@ -241,10 +266,15 @@ class Budgeting:
         rules = self._session.host.budgets.budgets.rules_for(who)
         priced = next((each for each in rules if wants_price(each) and each.subject_of(who)), None)
         if priced is not None:
+            counts = self._session.host.budgets.budgets.of_budget(priced.key)
+            mine = [each for each in counts if each.key.subject == priced.subject_of(who)]
+            newest = max(mine, key=lambda each: each.key.from_ms, default=None)
             raise BudgetExhaustedError(
                 f"what model {model.name!r} costs is not known, and budget {priced.name!r} counts money",
                 resource=priced.name,
                 hint=PRICE_HINT,
+                consumed=0.0 if newest is None else newest.spent.dollars,
+                limit=priced.money,
             )
         return Price()
 
@@ -256,10 +286,12 @@ class Budgeting:
             return
         delay = max(1, min(LOOK_MS, until - run.wall()))
         reason = _parked_for(refusal, until)
-        opened = functools.partial(host.budgets.opened, refusal, delay)
+        told, run.parked = run.parked, Parked(refusal.where.key, self._session.owner.session, run.id, until)
+        opened = functools.partial(host.budgets.opened, refusal, delay, run.parked)
         with run.waiting("budget", reason, until):
-            if run.parked_until != until:
-                run.parked_until = until
+            if told is None or told.until_ms != until:
+                moment = moment_text(until, refusal.where.budget.timezone)
+                await self._tell(_chosen(refusal, f"the run waits until {moment}"))
                 run.emit(RunWaitingEvent(reason=reason, until_ms=until))
             with run.resting():
                 await host.inbox.lanes.run(WAIT_LANE, opened, label="a budget that will be open again")
@@ -267,6 +299,14 @@ class Budgeting:
     async def _tell(self, event: BudgetThresholdHitEvent) -> None:
         self._run.emit(event)
         await self._run.hooks.threshold_hit(event)
+
+
+class _Found(NamedTuple):
+    """What was reserved for a call, of which model; and why that is not the one that the session has."""
+
+    grant: Grant
+    model: Model
+    refusal: Refusal | None
 
 
 def _give_back(desk: BudgetDesk, reserving: asyncio.Task[Grant | Refusal]) -> None:
@@ -333,6 +373,21 @@ def _event(overrun: Overrun) -> BudgetThresholdHitEvent:
     )
 
 
+def _chosen(refusal: Refusal, what: str) -> BudgetThresholdHitEvent:
+    """A call does not fit, and this is done instead."""
+    return _hard(refusal.where.budget.name, _Shortage.of(refusal).facts(), f"{_why_not(refusal)}: {what}")
+
+
+def _denied(error: BudgetExhaustedError) -> BudgetThresholdHitEvent:
+    """A call does not fit, and is not made."""
+    return _hard(error.resource, vars(error), f"{error.reason}: the call is denied")
+
+
+def _hard(name: str, facts: Mapping[str, float], said: str) -> BudgetThresholdHitEvent:
+    consumed, limit = facts["consumed"], facts["limit"]
+    return BudgetThresholdHitEvent(resource=name, kind="hard", consumed=consumed, limit=limit, message=said)
+
+
 def _nearest(count: Count) -> tuple[float, float]:
     """What is spent and the limit, in tokens or dollars: of the one that is nearer to its end."""
     tokens, nanos = count.budget.limit
@@ -393,20 +448,32 @@ def _parked_for(refusal: Refusal, until: int) -> str:
     return f"what is left of budget {budget.name!r} ({left} of {limit}{short.unit}) is too little for this call {when}"
 
 
-def _exhausted(refusal: Refusal) -> BudgetExhaustedError:
-    name, short, until = refusal.where.budget.name, _Shortage.of(refusal), refusal.where.period.until_ms
+def _why_not(refusal: Refusal) -> str:
+    """Why a call does not fit, in words."""
+    name, short = refusal.where.budget.name, _Shortage.of(refusal)
     spent, limit, left, wanted = short.words()
     if refusal.is_never:
-        return BudgetExhaustedError(
+        return (
             f"this call would take {wanted}{short.unit} or more, "
-            f"and all of budget {name!r} ({limit}{short.unit}) is not enough for it",
+            f"and all of budget {name!r} ({limit}{short.unit}) is not enough for it"
+        )
+    return (
+        f"{spent} of {limit}{short.unit} of budget {name!r} are spent; "
+        f"this call may take up to {wanted}{short.unit}, and {left} are left"
+    )
+
+
+def _exhausted(refusal: Refusal) -> BudgetExhaustedError:
+    name, short, until = refusal.where.budget.name, _Shortage.of(refusal), refusal.where.period.until_ms
+    if refusal.is_never:
+        return BudgetExhaustedError(
+            _why_not(refusal),
             resource=name,
             hint="raise the budget, or say less: a shorter conversation, smaller attachments",
             **short.facts(),
         )
     return BudgetExhaustedError(
-        f"{spent} of {limit}{short.unit} of budget {name!r} are spent; "
-        f"this call may take up to {wanted}{short.unit}, and {left} are left",
+        _why_not(refusal),
         resource=name,
         hint="raise the budget, or wait until its window ends" if until is not None else "raise the budget",
         until_ms=until,

@@ -220,7 +220,7 @@ async def fork_into(session: AsyncSession, history: RunHistory, wish: Wish) -> R
     def beside(receipt: Receipt) -> Row:
         conversation = engine.conversation(session.owner)
         for one in rounds:
-            book.keep(replace(one, conversation=conversation, seq=0))
+            book.keep(replace(one, conversation=conversation, is_copy=True, seq=0))
         inherit(session, own, wish.labels)
         engine.journal.after(session.owner, lambda error: book.unload() if error is not None else None)
         facts = {**origin, "message_id": receipt.message_id}

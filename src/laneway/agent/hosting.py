@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from laneway.agent.settings import SessionSettings
     from laneway.agent.subagents import Delegates
     from laneway.identity import Identity
+    from laneway.kernel.budgets import Parked
     from laneway.ports import Store
     from laneway.rows import Owner
 
@@ -46,11 +47,11 @@ HEARING_S: Final = 1
 
 
 class Awaits(NamedTuple):
-    """What a run waits for that a time ends: when, by the clock on the wall, why, and whether that is a budget."""
+    """What a run waits for that a time ends: when, by the clock on the wall, why, and for which budget, if for one."""
 
     until_ms: int
     reason: str = ""
-    is_budget: bool = False
+    parked: Parked | None = None
 
 
 class Hosted(Peering):
@@ -295,7 +296,8 @@ class Hosted(Peering):
         found = [each for child in self.delegates.sessions() for each in child._awaited()]  # noqa: SLF001 - its family
         run = self._run
         if run is not None and run.waits_until:
-            found.append(Awaits(run.waits_until, run.waits_for, is_budget=run.waits_until == run.parked_until))
+            is_parked = run.parked is not None and run.parked.until_ms == run.waits_until
+            found.append(Awaits(run.waits_until, run.waits_for, run.parked if is_parked else None))
         return found
 
     def _left(self, task: asyncio.Task[None]) -> None:

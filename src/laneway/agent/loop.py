@@ -66,6 +66,7 @@ from laneway.errors import (
     describe,
     text_of,
 )
+from laneway.kernel.budgets import Parked
 from laneway.kernel.checkpoints import Compaction
 from laneway.kernel.delivery import PUT_OFF
 from laneway.kernel.ledger import Action, Change, LedgerState, after_crash, origin_of
@@ -134,7 +135,7 @@ class Run:
         self.called = session.model  # the model that was asked last: a budget may have chosen a cheaper one
         self.sent = False  # whether the model was asked
         self.heard = False  # whether it has begun to answer
-        self.parked_until = 0  # the end of the window that it has said it waits for
+        self.parked: Parked | None = None  # the window that it has said it waits for
         self._base: list[Utterance] = []
         self._cannot_compact = False
         self.waits_for = ""  # why it does nothing at the moment
@@ -646,7 +647,7 @@ class Run:
             unknown = await self._take_over(last)
         elif last.state is RoundState.FINAL:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
-            self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, seq=0))
+            self.machine.take_over(replace(last, run_id=self.id, resumed_from=last.run_id, is_copy=True, seq=0))
         else:
             self.machine = self._new_machine(resumed_from=last.run_id, first=last.number + 1)
         self._rebase(without=self.id)
@@ -690,8 +691,8 @@ class Run:
     async def _take_over(self, last: Round) -> tuple[str, ...]:
         """The open round of the old run becomes the first one of this: what is known stays, what is open is made."""
         self.machine = self._new_machine(resumed_from=last.run_id, first=last.number)
-        mine = replace(last, run_id=self.id, resumed_from=last.run_id, results=dict(last.results), seq=0)
-        mine.times = dict(last.times)
+        mine = replace(last, run_id=self.id, resumed_from=last.run_id, is_copy=True, seq=0)
+        mine.results, mine.times = dict(last.results), dict(last.times)
         toolbox = self.session.toolbox
         plan = after_crash(
             last,

@@ -140,7 +140,7 @@ class Reports(ABC):
         calls = tokens = 0
         for one in await self.book.read_run(run_id):
             calls += len(one.answer.calls)
-            tokens += one.answer.usage.total_tokens
+            tokens += one.usage.total_tokens
             events += _events_of(one, calls, tokens)
         return [replace(event, session_id=self.session_id, identity=self.identity) for event in events]
 
@@ -182,7 +182,7 @@ def stored_info(row: StateRow, rounds: list[Round]) -> RunInfo:
 
 
 def _info(run_id: str, state: str, rounds: list[Round], **more: Any) -> RunInfo:
-    usage = sum((one.answer.usage for one in rounds), Usage())
+    usage = sum((one.usage for one in rounds), Usage())
     first = rounds[0] if rounds else None
     facts: dict[str, Any] = {
         "prompt": first.prompts[0].text if first is not None and first.prompts else "",

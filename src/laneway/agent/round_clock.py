@@ -44,6 +44,12 @@ class RoundClock:
         finally:
             self._end(wait)
 
+    def note(self, kind: str, reason: str) -> None:
+        """Something was decided that is to be read beside what it waited for; it took no time."""
+        now = self._wall()
+        wait = RoundWait(kind=kind, reason=reason[:REASON_MAX], began_ms=now, ended_ms=now)
+        self.waits = [*self.waits[-WAITS_MAX + 1 :], wait]
+
     def queued(self, kind: str, reason: str) -> None:
         """A call of the model waits for its slot."""
         self._queued = self._begin(kind, reason)

@@ -485,7 +485,7 @@ class AsyncSession(
         if final.outcome is Outcome.SUCCEEDED:
             await self.book.load()
             rounds = self.book.run(run_id)
-            usage = sum((one.answer.usage for one in rounds), Usage())
+            usage = sum((one.usage for one in rounds), Usage())
             return RunResult(
                 text=final.answer or "",
                 run_id=run_id,

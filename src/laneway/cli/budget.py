@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ("budget_app",)
 
 NO_LIMIT: Final = "none"
+SESSIONS_SHOWN: Final = 3
 
 budget_app = typer.Typer(help="What may be spent on models, and what was.", no_args_is_help=True)
 
@@ -61,10 +62,21 @@ def _rows(budget: dict[str, Any], now_ms: int) -> list[tuple[str, ...]]:
             _spent(budget, each),
             limit,
             budget["window"] if each["until_ms"] is None else f"new {until(each['until_ms'], now_ms)}",
-            end,
+            end + _parked(each),
         )
         for each in budget["counts"]
     ]
+
+
+def _parked(count: dict[str, Any]) -> str:
+    """How many runs wait for the next window, and in which sessions."""
+    number = count.get("parked", 0)  # a server of an earlier version does not say it
+    if not number:
+        return ""
+    sessions = list(dict.fromkeys(each["session_key"] for each in count["parked_runs"]))
+    more = ", …" if len(sessions) > SESSIONS_SHOWN else ""
+    named = ", ".join(sessions[:SESSIONS_SHOWN])
+    return f", {number} run{' waits' if number == 1 else 's wait'} ({named}{more})"
 
 
 def _title(budget: dict[str, Any]) -> str:

@@ -211,7 +211,7 @@ def _models(patient: Patient) -> Found:
         return
     for spec in patient.launch.workspaces:
         name = spec.agent.default_model or SCRIPTED
-        if name == SCRIPTED:
+        if name.partition("/")[0] == SCRIPTED:
             hint = "--model openai/gpt-5, or default_model in agent.yaml, and its key in the environment"
             yield State.WARN, f"workspace {spec.name!r} has the scripted model, which thinks nothing", hint
         elif not patient.is_online:

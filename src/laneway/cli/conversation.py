@@ -157,6 +157,11 @@ class Conversation:
         """The run waits for something."""
         self._aside(f"waits: {line(told.payload.get('reason', ''))}")
 
+    def on_budget(self, told: Told) -> None:
+        """A budget is nearly used up, or has chosen what becomes of a call that does not fit."""
+        said = told.payload.get("message") or f"budget {told.payload.get('resource', '')} is nearly used up"
+        self._aside(line(said), "yellow")
+
     def on_steered(self, told: Told) -> None:
         """Messages have come into the run."""
         skipped = told.payload.get("skipped") or ()
@@ -276,6 +281,7 @@ HEARD: Final = {
     "background_end": Conversation.on_tool_end,
     "permission_denied": Conversation.on_denied,
     "run_waiting": Conversation.on_waiting,
+    "budget_threshold_hit": Conversation.on_budget,
     "steered": Conversation.on_steered,
     "step_start": Conversation.on_step,
     "subagent_start": Conversation.on_subagent_start,

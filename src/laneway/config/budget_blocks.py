@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+from laneway.config.agent_kinds import ModelName
 from laneway.config.declaring import Setting
 from laneway.config.kinds import Choice, Number, Text, Whole
 from laneway.spending import (
     MONEY_MAX,
+    SUBJECT_MAX,
     TOKENS_MAX,
     Budget,
     BudgetScope,
@@ -63,7 +65,7 @@ class BudgetBlock:
     ] = None
     cheaper: Annotated[
         str | None,
-        Setting(kind=Text(least=1, most=400), says="The model that answers then.", unset="needed for `cheaper`"),
+        Setting(kind=ModelName(most=SUBJECT_MAX), says="The model that answers then.", unset="needed for `cheaper`"),
     ] = None
     warn_at: Annotated[
         float | None,

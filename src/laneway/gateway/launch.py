@@ -244,7 +244,7 @@ def workspace_of(
     agent = agent_settings(effective)
     model, why = model_of(agent, environ)
     notes = [f"workspace {name!r}: {folder}, model {model}{f' ({why})' if why else ''}"]
-    if model == SCRIPTED:
+    if model.partition("/")[0] == SCRIPTED:
         keys = " or ".join(dict.fromkeys(key for key, _ in KEYS[:2]))
         notes.append(
             f"  THE MODEL IS SCRIPTED: it repeats what you write and thinks nothing. For a real one: "

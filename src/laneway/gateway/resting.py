@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from laneway.agent.session import AsyncSession
     from laneway.events import Event
     from laneway.gateway.workspaces import Workspace
+    from laneway.kernel.budgets import Parked
     from laneway.kernel.task_entries import TaskNews
     from laneway.ports import Clock
     from laneway.rows import Owner
@@ -99,7 +100,11 @@ class Rest:
     @property
     def parked(self) -> int:
         """How many of those at rest wait for a budget."""
-        return sum(due.is_budget for due in self._due.values())
+        return len(self.parked_runs())
+
+    def parked_runs(self) -> list[Parked]:
+        """The runs at rest that wait for a budget."""
+        return [due.parked for due in self._due.values() if due.parked is not None]
 
     def holds(self, owner: Owner, message_ids: Iterable[str]) -> bool:
         """Whether a message waits in a session at rest: the run that was about it goes on by itself."""

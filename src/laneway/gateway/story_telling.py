@@ -113,7 +113,7 @@ class RoundsOfRun(NamedTuple):
     @property
     def usage(self) -> Usage:
         """What its rounds have used."""
-        return sum((one.answer.usage for one in self.rounds), Usage())
+        return sum((one.usage for one in self.rounds), Usage())
 
     def told(self) -> list[RoundTold]:
         """As they are shown; the last may be one that the model has not answered yet."""

@@ -5,6 +5,7 @@ before the rows are on disk, so a row may appear behind one that was read alread
 tail) is read anew each time, and is added to the rest when nothing before it can appear any more. What an earlier
 process has left is the past, and is added at once.
 
+A round that a run has taken over from another, or a fork from its run, is in the store twice and counts once.
 What a summary of a long conversation took is in no round, and so not in here.
 """
 
@@ -241,9 +242,11 @@ class UsageBooks:
 
 
 def call_of(row: StateRow) -> Call | None:
-    """The call of a round; None if it never came to one, or if its row is damaged."""
+    """The call of a round; None if it never came to one, if it was that of another round, or if its row is damaged."""
     try:
         body = json.loads(row.body)
+        if body.get("y"):
+            return None  # the run that has asked for it has a row of its own
         answer = body["a"]
         counts = answer.get("u") or (0, 0, 0, 0, None)
         tokens_in, tokens_out, read, written = (int(each) for each in counts[:4])

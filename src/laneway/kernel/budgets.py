@@ -6,7 +6,8 @@ spent passes it by no more than the estimates of the inputs in flight were too s
 
 What the disk knows of a count is `granted`: a sum that was set aside for calls, a little more than they have reserved
 so far, so that most calls wait for no commit. After a crash everything granted counts as spent: nobody knows better.
-When calls have given much back, less is granted: a crash never costs more than is in flight and two such shares.
+When calls have given much back, less is granted: a crash never costs more than is in flight and two such shares. When
+no call was made for a while, nothing is granted that is not spent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 from laneway.spending import Amount, Budget, BudgetScope, OnExhausted, Period, Price, Spender
 
-__all__ = ("Budgets", "Change", "Count", "CountKey", "Grant", "Overrun", "Refusal", "Sums", "Wish")
+__all__ = ("Budgets", "Change", "Count", "CountKey", "Grant", "Overrun", "Parked", "Refusal", "Sums", "Wish")
 
 GRANT_SHARE: Final = 50
 """A grant sets aside up to this part of a limit more than calls have taken."""
@@ -158,6 +159,15 @@ class Refusal(NamedTuple):
     waits: bool
     is_never: bool = False
     short: tuple[Count, ...] = ()
+
+
+class Parked(NamedTuple):
+    """A run that waits for the next window of a budget: of which count, and until when by the clock on the wall."""
+
+    key: CountKey
+    session: str
+    run_id: str
+    until_ms: int
 
 
 class Overrun(NamedTuple):

@@ -20,7 +20,7 @@ v  version          a  answer: x text, k reasoning, c calls, u usage, m model, o
 b  hashes of blobs  r  results, one for each call, null if there is none: a text, or
 c  conversation        x text, s status, e exit code, f artifact, n name if it is not that of the call
 p  prompts          m  ids of messages
-t  at_ms            f  resumed_from
+t  at_ms            f  resumed_from, y  1 if its answer is a copy of that of another run
 q  asked_ms         w  waits: kind, reason, began_ms, ended_ms
 k  times of calls, null if there are none: lane, queued_ms, began_ms, ended_ms, and if they say anything:
    attempt, out_ms, task_id, worker
@@ -245,6 +245,7 @@ def encode(round: Round, owner: Owner, texts: Texts = _NO_TEXTS) -> tuple[StateR
         "c": round.conversation,
         "t": round.at_ms,
         "f": round.resumed_from,
+        "y": 1 if round.is_copy else None,
         "m": round.messages,
         "p": [writer.prompt(prompt, round.messages) for prompt in round.prompts],
         "a": writer.answer(round.answer, round.run_id),
@@ -542,6 +543,7 @@ def _round_of(row: StateRow, reader: _Reader) -> Round:
         messages=_texts_in(reader.body.get("m", []), "the messages"),
         resumed_from=_a(str, reader.body.get("f", ""), "resumed_from"),
         answer=answer,
+        is_copy=_a(int, reader.body.get("y", 0), "what says that it is a copy") == 1,
         results=reader.results(answer.calls),
         seq=row.seq,
         at_ms=reader.whole("t"),

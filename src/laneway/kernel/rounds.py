@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from laneway.dialogue import Answer, Prompt, Results, ResultStatus, ToolCall, ToolResult, Utterance
+from laneway.dialogue import Answer, Prompt, Results, ResultStatus, ToolCall, ToolResult, Usage, Utterance
 
 __all__ = ("CallTimes", "Round", "RoundState", "RoundWait", "open_result", "unstarted_result")
 
@@ -43,7 +43,10 @@ class CallTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundWait:
-    """Something that a run waited for before its model answered: `lane`, `limit`, `retry`, `paused`, `compacting`."""
+    """Something that a run waited for before its model answered: `lane`, `limit`, `retry`, `paused`, `compacting`.
+
+    `cheaper` was not waited for: a budget has chosen another model then.
+    """
 
     kind: str
     reason: str
@@ -63,6 +66,7 @@ class Round:
     messages: tuple[str, ...] = ()  # the ids of the messages these prompts were made of
     resumed_from: str = ""  # in the first round of a run that goes on for another
     answer: Answer = field(default_factory=Answer)
+    is_copy: bool = False  # its answer was given to another run, which has paid for it
     results: dict[str, ToolResult] = field(default_factory=dict)
     seq: int = 0  # its place among the rounds of the session
     at_ms: int = 0
@@ -77,6 +81,11 @@ class Round:
     def is_whole(self) -> bool:
         """Whether every call has its result."""
         return all(call.id in self.results for call in self.answer.calls)
+
+    @property
+    def usage(self) -> Usage:
+        """What its run has used for it: nothing for an answer that was another run's, so that no call counts twice."""
+        return Usage() if self.is_copy else self.answer.usage
 
     @property
     def was_asked(self) -> bool:

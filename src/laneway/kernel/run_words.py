@@ -77,7 +77,9 @@ def _round(one: Round) -> list[str]:
     if one.number > 1 and one.prompts:
         lines.append(f"  It was told: {_short(' '.join(prompt.text for prompt in one.prompts))}")
     for wait in one.waits:
-        if not wait.ended_ms:
+        if wait.kind == "cheaper":
+            lines.append(f"  {wait.reason}.")
+        elif not wait.ended_ms:
             lines.append(f"  It waits: {wait.reason or wait.kind}.")
         elif wait.ended_ms - wait.began_ms >= TOLD_MS:
             lines.append(f"  It waited {duration(wait.ended_ms - wait.began_ms)}: {wait.reason or wait.kind}.")
@@ -88,7 +90,8 @@ def _round(one: Round) -> list[str]:
     usage = one.answer.usage
     took = f" after {duration(one.at_ms - one.asked_ms)}" if one.asked_ms and one.at_ms > one.asked_ms else ""
     who = one.answer.model or "The model"
-    tokens = f" ({usage.input_tokens:,} tokens in, {usage.output_tokens:,} out)"
+    before = ", paid by the run before" if one.is_copy else ""
+    tokens = f" ({usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{before})"
     calls = len(one.answer.calls)
     wants = f", and asked for {calls} call{'' if calls == 1 else 's'}" if calls else ""
     lines.append(f"  {who} answered{took}{tokens}{wants}.")
@@ -134,7 +137,7 @@ def _arguments(call: ToolCall) -> str:
 
 
 def _cost(rounds: Sequence[Round]) -> str:
-    usage, asked = sum((one.answer.usage for one in rounds), Usage()), sum(one.was_asked for one in rounds)
+    usage, asked = sum((one.usage for one in rounds), Usage()), sum(one.was_asked for one in rounds)
     if rounds and not asked:
         return "The model was not asked, and nothing was spent."
     price = "at no known price" if usage.cost is None else f"for ${usage.cost:.4f}"

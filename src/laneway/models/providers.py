@@ -1,4 +1,4 @@
-"""Models by name: `scripted`, `openai/gpt-5`, `ollama/llama3`, `mine/some-model` …
+"""Models by name: `scripted`, `scripted/small`, `openai/gpt-5`, `ollama/llama3`, `mine/some-model` …
 
 Nothing of pydantic-ai is imported before a model of a provider is opened.
 """
@@ -42,17 +42,25 @@ def model_from(model: str | Model, providers: Mapping[str, Any] | None = None, *
     """A model, given itself or its name; `providers` may also be blocks of a configuration, or mappings."""
     if isinstance(model, str):
         given = {name: ProviderSettings.of(each, provider=name) for name, each in (providers or {}).items()}
-        if model == SCRIPTED:
+        if _is_scripted(model, given):
             options = options_of(model, given)
-            return ScriptedModel(context_tokens=options.context_tokens, prices=options.prices)
+            return ScriptedModel(name=model, context_tokens=options.context_tokens, prices=options.prices)
         return open_model(model, providers=given, clock=clock)
     if not callable(getattr(model, "stream", None)) or not isinstance(getattr(model, "name", None), str):
         raise ConfigError(f"a model has a name and a method stream; {model!r} has not", setting="model", value=model)
     return model
 
 
+def _is_scripted(name: str, providers: Mapping[str, ProviderSettings]) -> bool:
+    """Whether a name means a model that needs no provider; a server of one's own may be called like it."""
+    provider, slash, model = name.partition("/")
+    settings = providers.get(provider, ProviderSettings())
+    is_own = settings.base_url is not None or settings.kind is not None
+    return name == SCRIPTED or (provider == SCRIPTED and bool(slash and model) and not is_own)
+
+
 def options_of(name: str, providers: Mapping[str, ProviderSettings]) -> ModelOptions:
-    """What is said of a model by its name; the scripted one is the only one of a provider that is called like it."""
+    """What is said of a model by its name; one that is only a word (`scripted`) is of a provider that is called so."""
     provider, _, model = name.partition("/")
     return providers.get(provider, ProviderSettings()).models.get(model or name, ModelOptions())
 

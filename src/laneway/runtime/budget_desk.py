@@ -2,7 +2,8 @@
 
 The counts decide, the desk does. What a call reserves is on disk before the call is made, in grants that are a little
 larger than needed, so that most calls wait for no commit. What a call has used is written with the next grant, when
-much was given back, or when the desk closes: until then the disk says more than was spent, never less.
+much was given back, when no call was made for a while, or when the desk closes: until then the disk says more than was
+spent, never less.
 
 A call that would fit if it were alone waits until others have said what they really used. Who waits is served in the
 order of arrival: whoever came first is not overtaken in a count that had no room for it.
@@ -21,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from laneway.errors import ClosedError, ConfigError, NotFoundError, text_of
-from laneway.kernel.budgets import Budgets, Change, Count, CountKey, Grant, Overrun, Refusal, Wish
+from laneway.kernel.budgets import Budgets, Change, Count, CountKey, Grant, Overrun, Parked, Refusal, Wish
 from laneway.rows import Owner, StateKey, StateRow
 from laneway.runtime.budget_rows import COUNT, RULE, CountRow, Cover, RuleRow, count_id, read_count, read_rule
 from laneway.runtime.budget_windows import WRONG_MS, Calendar
@@ -42,6 +43,8 @@ LOAD_MS = KEPT_MS + 30 * 86_400_000
 """What ended so long ago is not loaded any more: a process may never have seen a window end."""
 LOOK_MS = 60_000
 """Who waits for room looks at the wall clock so often, at least: it may jump."""
+QUIET_MS = 5_000
+"""When no call was made for so long, nothing is kept set aside: a process that is killed then loses nothing."""
 
 
 class _Waiter:
@@ -74,7 +77,9 @@ class BudgetDesk:
         self._unclaimed: dict[str, list[StateRow]] = {}  # by budget: counts whose budget nobody has named yet
         self._waiting: list[_Waiter] = []
         self._look: asyncio.TimerHandle | None = None  # when who waits looks whether its window is over
-        self._parked: set[asyncio.Future[None]] = set()
+        self._parked: dict[asyncio.Future[None], Parked | None] = {}  # and who that is, if it is a run
+        self._quiet: dict[CountKey, int] = {}  # since when no call is in flight that something is set aside for
+        self._tidying: asyncio.TimerHandle | None = None
         self._over_since: dict[CountKey, int] = {}  # when it was seen that a window is over
         self._owed: dict[tuple[Owner, StateKey], str] = {}  # rows the store has refused, and whose rule they are
         self._journal: Journal | None = None
@@ -157,8 +162,9 @@ class BudgetDesk:
             return
         self._pay()
         self._closed = True
-        if self._look is not None:
-            self._look.cancel()
+        for timer in (self._look, self._tidying):
+            if timer is not None:
+                timer.cancel()
         for waiter in self._waiting:
             if not waiter.room.done():
                 waiter.room.set_exception(ClosedError(opened=True, what="desk of budgets"))
@@ -445,6 +451,26 @@ class BudgetDesk:
                 continue
             if row.is_unsure or count.is_ample or not count.is_covered or count.key in warned:
                 self._write(row)
+            self._quiet.pop(count.key, None)
+            if not count.in_flight:
+                self._quiet[count.key] = self._engine.now()  # the newest is the last
+        self._tidy_later()
+
+    def _tidy_later(self) -> None:
+        if self._tidying is None and self._quiet:
+            delay_ms = next(iter(self._quiet.values())) + QUIET_MS - self._engine.now()
+            self._tidying = self._engine.loop.call_later(max(1, delay_ms) / 1000, self._tidy)
+
+    def _tidy(self) -> None:
+        """Give back to the disk what is set aside for calls that nobody makes: it would be lost with the process."""
+        self._tidying = None
+        before = self._engine.now() - QUIET_MS
+        for key in [key for key, since in self._quiet.items() if since <= before]:
+            del self._quiet[key]
+            row = self._rows.get(key)
+            if row is not None and not row.count.in_flight and not row.is_exact:
+                self._note(row)
+        self._tidy_later()
 
     # ---- waiting for a window ----
 
@@ -453,16 +479,20 @@ class BudgetDesk:
         """How many runs wait for a window to open."""
         return len(self._parked)
 
-    async def opened(self, refusal: Refusal, delay_ms: int) -> None:
+    def parked_runs(self) -> list[Parked]:
+        """The runs that wait for a window to open, in the order in which they began to."""
+        return [each for each in self._parked.values() if each is not None]
+
+    async def opened(self, refusal: Refusal, delay_ms: int, who: Parked | None = None) -> None:
         """Wait until the window of a count may be open: its time is up, or somebody has changed a budget."""
         future: asyncio.Future[None] = self._engine.loop.create_future()
-        self._parked.add(future)
+        self._parked[future] = who
         timer = self._engine.loop.call_later(delay_ms / 1000, _set, future)
         try:
             await future
         finally:
             timer.cancel()
-            self._parked.discard(future)
+            self._parked.pop(future, None)
         _log.debug("budget %r is looked at again", refusal.where.key.budget)
 
     # ---- what people do ----

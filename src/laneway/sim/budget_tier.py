@@ -3,9 +3,9 @@
 The provider keeps its own books of what every call took, whatever became of the process that made it. The laws: at no
 moment have calls taken more than a limit and what their inputs were larger than estimated; a call that begins is known
 on disk, with all it may take; after a crash no less counts as spent than was, and no more than was in flight and two
-fiftieths of the limit is lost; without a crash, exactly what was spent counts; who waits is not overtaken, and waits
-for no window that is over; a reset that the disk refuses does not hold; and every call is made, refused or waits for a
-window that opens.
+fiftieths of the limit is lost, and nothing where no call was made for a while; without a crash, exactly what was spent
+counts; who waits is not overtaken, and waits for no window that is over; a reset that the disk refuses does not hold;
+and every call is made, refused or waits for a window that opens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laneway.errors import LanewayError, StoreUnavailableError
 from laneway.kernel.budgets import GRANT_SHARE, Count, CountKey, Grant, Refusal, Wish
 from laneway.kernel.checkpoints import to_json
 from laneway.rows import Batch, BatchResult, StateKey, StateRow
-from laneway.runtime.budget_desk import LOOK_MS, BudgetDesk
+from laneway.runtime.budget_desk import LOOK_MS, QUIET_MS, BudgetDesk
 from laneway.runtime.budget_rows import COUNT, read_count
 from laneway.sim.loop import SimLoop
 from laneway.sim.playing import LivingRun, play_to_end
@@ -142,6 +142,7 @@ class BudgetsRun(LivingRun):
         self.books: dict[CountKey, Books] = {}
         self._ways: list[Way] = []
         self._number = 0
+        self._ended_s: dict[CountKey, float] = {}  # when the last call of a count has ended
         self.fails = rng.choice((0.0, 0.0, 0.05, 0.2))
         self.slow_s = rng.choice((0.0, 0.01, 30.0))
         self.rules = self._draw_rules()
@@ -278,6 +279,7 @@ class BudgetsRun(LivingRun):
             self._end(grant, number, used)
             desk.settle(grant, used)
             desk.settle(grant, used)  # a second time changes nothing
+        self._ended_s.update(dict.fromkeys((count.key for count in grant.counts), self._loop.time()))
 
     async def _operate(self, desk: BudgetDesk) -> None:
         rng = self.rng
@@ -356,6 +358,9 @@ class BudgetsRun(LivingRun):
                 continue
             kept = read_count(row)
             count = desk.budgets.counts.get(kept.key, kept)
+            rested_s = self._loop.time() - self._ended_s.get(kept.key, 0)
+            if kept.granted != kept.spent and not count.in_flight and rested_s > 2 * QUIET_MS / 1000:
+                self._break(f"{kept.key}: {kept.granted} is set aside, {kept.spent} is spent, and it is at rest")
             for limit, granted, spent, flying in zip(
                 count.budget.limit, kept.granted, kept.spent, count.reserved, strict=True
             ):

@@ -90,6 +90,15 @@ def test_text_of_a_model_call_that_is_made_again_is_void(talk: Conversation, pap
     assert paper.shown[-1] == "right"
 
 
+def test_what_a_budget_has_chosen_is_said(talk: Conversation, paper: Paper) -> None:
+    facts = {"resource": "house", "consumed": 3, "limit": 4}
+    talk.hear(live("budget_threshold_hit", kind="soft", message=None, **facts))
+    talk.hear(live("budget_threshold_hit", kind="hard", message="…: model 'small' is asked instead", **facts))
+    shown = "\n".join(paper.shown)
+    assert "budget house is nearly used up" in shown
+    assert "model 'small' is asked instead" in shown
+
+
 def test_calls_are_shown_with_their_arguments_and_their_end(talk: Conversation, paper: Paper) -> None:
     talk.hear(live("tool_start", tool_id="c1", tool_name="read", args={"path": "a.txt", "limit": 3}))
     talk.hear(live("tool_end", tool_id="c1", tool_name="read", status="ok", tool_output="…", duration_ms=1200))

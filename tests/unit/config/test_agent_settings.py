@@ -602,6 +602,10 @@ max_tool_rounds = 0
         ),
         ("budgets = 5", "1:11: budgets must be a block with keys"),
         ("budgets { a { tokens = 5 } }", "1:11: budgets.a needs a scope (one of run, session, principal, tenant)"),
+        (
+            'budgets "a" { scope = "run"  tokens = 5  on_exhausted = "cheaper"  cheaper = "gpt-5" }',
+            "1:78: budgets.a.cheaper must be `scripted` or `<provider>/<model>`, or null, not 'gpt-5' (write",
+        ),
         ('budgets "a" { scope = "run" }', "1:9: budget 'a' limits nothing"),
         ('budgets "a" { scope = "house"  tokens = 5 }', "1:23: budgets.a.scope must be one of run, session"),
         ('budgets "a" { scope = "run"  tokens = 0 }', "1:39: budgets.a.tokens must be a whole number from 1"),

@@ -315,6 +315,27 @@ def test_a_worker_and_a_sub_agent_are_shown_as_they_go_on() -> None:
     assert shown[1:] == ["grep", "runs bash", "succeeded", "the limit is closed"]
 
 
+def test_what_a_budget_has_chosen_is_a_note_unless_the_run_says_it_itself() -> None:
+    shown = scene(
+        """
+        const chat = m.newChat("s");
+        const tell = (...event) => m.takeEvent(chat, ...told(...event));
+        const hit = (kind, message) => ({ resource: "day", kind, consumed: 1, limit: 2, message });
+        tell(1, "r", "budget_threshold_hit", hit("soft", null));
+        tell(2, "r", "budget_threshold_hit", hit("hard", "model 'small' is asked instead"));
+        tell(3, "r", "text_delta", { text: "well" });
+        tell(4, "r", "budget_threshold_hit", hit("hard", "the run waits until noon"));
+        tell(5, "r", "run_waiting", { reason: "budget 'day' is used up until noon", until_ms: 5 });
+        tell(6, "r", "budget_threshold_hit", hit("hard", "the call is denied"));
+        const waits = chat.runs.get("r").waiting.reason;
+        tell(7, "r", "error", { error: "Budget exhausted", error_kind: "budget_exhausted" });
+        return [chat.runs.get("r").notes, waits];
+        """
+    )
+    notes = ["budget day is nearly used up", "model 'small' is asked instead"]
+    assert shown == [notes, "budget 'day' is used up until noon"]
+
+
 def test_code_between_fences_is_told_from_what_is_said() -> None:
     texts = ["plain", "a\n```py\nx = 1\n```\nb", "```\nopen", "~~~\n```\n~~~", "a ``` b", "```` md\n```\n````"]
     found = scene(

@@ -229,7 +229,29 @@ def test_a_count_of_a_budget_leads_to_its_session_or_run() -> None:
     )
     assert [each["rows"][0]["way"] for (each,) in found] == [["chat", "dave"], ["story", "run", "turn-1"], None, None]
     assert (found[0][0]["rule"], found[0][0]["mark"]) == ("80 tokens for each session", None)
-    assert found[0][0]["rows"][0]["waiting"] == 2
+    assert (found[0][0]["rows"][0]["waiting"], found[0][0]["rows"][0]["parked"]) == (2, 0)
+
+
+def test_runs_that_wait_for_a_window_are_named_up_to_three() -> None:
+    runs = [{"session_key": f"s{at}", "run_id": f"turn-{at}", "until_ms": NOON} for at in range(20)]
+    amounts = {"tokens": {"spent": 8}, "money": {"spent": 0}, "share": 1, "until_ms": NOON, "waiting": 0}
+    count = {"subject": "acme", "whose": "tenant acme", **amounts, "parked": 50, "parked_runs": runs}
+    budget = {
+        "name": "b",
+        "workspace": "w",
+        "shared": False,
+        "tokens": 8,
+        "money": None,
+        "warn_at": 1,
+        "scope": "tenant",
+    }
+    (found,) = made("usage", "budgetGroups", [[[{**budget, "window": "day", "counts": [count]}]]])
+    (row,) = found[0]["rows"]
+    assert (row["parked"], row["unnamed"]) == (50, 47)
+    assert [(each["name"], each["way"]) for each in row["runs"]][1:] == [
+        ("s1", ["story", "run", "turn-1"]),
+        ("s2", ["story", "run", "turn-2"]),
+    ]
 
 
 # ---- usage ----

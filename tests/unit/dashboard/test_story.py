@@ -189,6 +189,12 @@ def test_times_that_overlap_count_once() -> None:
     assert sums == {"worked": 200 + 1500, "waited": 800}
 
 
+def test_a_cheaper_model_that_a_budget_has_chosen_is_no_bar() -> None:
+    chosen = {"kind": "cheaper", "reason": "model 'small' is asked instead", "began_ms": 1100, "ended_ms": 1100}
+    noted = drawn(a_run(a_round(waits=[chosen]), **ended("succeeded")), None, 9999)
+    assert noted == drawn(a_run(a_round(), **ended("succeeded")), None, 9999)
+
+
 def test_what_a_round_waits_for_is_not_work() -> None:
     waits = [{"kind": "budget", "reason": "", "began_ms": 200, "ended_ms": 900, "run_id": None}]
     run = a_run({**a_round(), "asked_ms": 100, "answered_ms": 1_000, "waits": waits}, **ended("succeeded"))

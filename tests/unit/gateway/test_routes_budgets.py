@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laneway.errors import ConfigError
-from laneway.gateway.budget_facts import budget_facts
+from laneway.gateway.budget_facts import Waits, budget_facts
 from laneway.gateway.problems import problem
 from laneway.kernel.budgets import Count, CountKey, Grant, Wish
 from laneway.spending import Amount, Budget, BudgetScope, Period, Spender
@@ -62,6 +62,14 @@ async def test_a_run_waits_for_a_budget_and_says_until_when(tmp_path: Path) -> N
         assert run["waits_for"].startswith("budget 'daily' is used up until ")
         told = await body_of(await stage.client.get(f"/v1/runs/{status['run_id']}/explain", headers=all_))
         assert "waits: budget 'daily' is used up until" in told["text"]
+        (count,) = (await budgets(stage, all_))[0]["counts"]
+        (run,) = count["parked_runs"]
+        assert (count["parked"], run["session_key"], run["run_id"]) == (1, "s1", status["run_id"])
+        assert run["until_ms"] == count["until_ms"]
+        other = await stage.token("operate", tenant="other")
+        assert [each["counts"] for each in await budgets(stage, other)] == [[]]
+        await workspace.passivate("default", "s1", deadline_ms=1_000)
+        assert (desk.parked, (await budgets(stage, all_))[0]["counts"][0]["parked_runs"]) == (0, [run])  # at rest, too
         more = {"scope": "tenant", "window": "day", "tokens": 9_000_000, "on_exhausted": "park", "shared": True}
         await body_of(await stage.client.put("/v1/budgets/daily", json=more, headers=all_))
         final = await workspace.inbox.wait(sent["message_id"])
@@ -69,6 +77,7 @@ async def test_a_run_waits_for_a_budget_and_says_until_when(tmp_path: Path) -> N
         (daily,) = await budgets(stage, all_)
         (count,) = daily["counts"]
         assert (daily["origin"], count["subject"], count["in_flight"]) == ("set", "default", 0)
+        assert (count["parked"], count["parked_runs"]) == (0, [])
         assert count["tokens"]["spent"] > 0
 
 
@@ -223,13 +232,32 @@ async def test_the_scripted_model_costs_what_the_configuration_says(tmp_path: Pa
         assert count["money"]["spent"] > 0
 
 
+async def test_a_cheaper_scripted_model_answers_and_costs_what_the_configuration_says(tmp_path: Path) -> None:
+    text = (
+        "default_model: scripted\n"
+        "providers: {scripted: {models: {scripted: {input_price: 1000, output_price: 2000},"
+        " small: {input_price: 0.1, output_price: 0.2}}}}\n"
+        "budgets:\n  purse: {scope: tenant, money: 0.1, on_exhausted: cheaper, cheaper: scripted/small}\n"
+    )
+    async with gateway_stage(tmp_path, text=text) as stage:
+        mine = await stage.token("operate", tenant="*")
+        await stage.send("s1", "hello " * 300, headers=mine)
+        (used,) = (await body_of(await stage.client.get("/v1/usage?group=model", headers=mine)))["items"]
+        assert (used["key"], 0 < used["cost"] < 0.01) == ("scripted/small", True)
+        (purse,) = await budgets(stage, mine)
+        assert purse["cheaper"] == "scripted/small"
+        assert purse["counts"][0]["money"]["spent"] == pytest.approx(used["cost"])
+        made = {"scope": "tenant", "money": 5, "cheaper": "nobody/knows", "on_exhausted": "cheaper"}
+        assert refusal(await stage.client.put("/v1/budgets/odd", json=made, headers=mine))[0] in (400, 422)
+
+
 def test_facts_of_a_budget_name_no_tenant_and_show_the_fullest_counts() -> None:
     rule = Budget(name="talk", scope=BudgetScope.SESSION, tokens=100, tenant="acme")
     counts = [
         Count(CountKey(rule.key, f"acme/s{at}", 0), rule, Period(), spent=Amount(at), reserved=Amount(1))
         for at in range(150)
     ]
-    found = budget_facts(rule, counts, workspace="default", origin="set", waiting={counts[149].key: 2})
+    found = budget_facts(rule, counts, workspace="default", origin="set", waits=Waits({counts[149].key: 2}, ()))
     assert (len(found["counts"]), found["left_out"]) == (100, 50)
     first = found["counts"][0]
     assert (first["subject"], first["share"], first["waiting"], first["tokens"]["reserved"]) == ("s149", 1.49, 2, 1)

@@ -30,6 +30,17 @@ def test_a_name_without_provider_and_model_is_refused(name: str) -> None:
         open_model(name)
 
 
+def test_a_scripted_model_may_have_a_name_and_a_price_of_its_own() -> None:
+    models = {"scripted": ModelOptions(prices=Prices(input=5, output=5)), "small": ModelOptions(context_tokens=900)}
+    given = {"scripted": ProviderSettings(models=models)}
+    plain, small, other = (model_from(name, given) for name in ("scripted", "scripted/small", "scripted/other"))
+    assert [each.name for each in (plain, small, other)] == ["scripted", "scripted/small", "scripted/other"]
+    assert isinstance(small, ScriptedModel)
+    assert (plain.context_tokens, small.context_tokens, small.prices) == (None, 900, None)
+    own = model_from("scripted/x", {"scripted": ProviderSettings(base_url=HERE)})
+    assert not isinstance(own, ScriptedModel)  # a server of one's own that is called so
+
+
 def test_a_provider_that_nobody_knows_is_named_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="'antropic'") as caught:
         open_model("antropic/claude")

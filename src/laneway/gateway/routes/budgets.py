@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from laneway.errors import NotFoundError, PermissionDeniedError
 from laneway.gateway.access import Caller
-from laneway.gateway.budget_facts import budget_facts, concerns
+from laneway.gateway.budget_facts import Waits, budget_facts, concerns
 from laneway.gateway.deps import CallerOf, GatewayOf, NamedWorkspaceOf, OperatorOf, WorkspaceOf
 from laneway.gateway.service import Gateway
 from laneway.gateway.views import Page, Reason, View, router_of
@@ -38,6 +38,14 @@ class Amounts(View):
     overrun: float = Field(description="Of what is spent: by how much estimates were too small.")
 
 
+class ParkedRun(View):
+    """A run that waits for the next window of a budget."""
+
+    session_key: str
+    run_id: str
+    until_ms: int = Field(description="When it looks again at the latest, by the wall clock.")
+
+
 class CountView(View):
     """What a budget has counted for one run, session, principal or tenant in its window."""
 
@@ -48,6 +56,8 @@ class CountView(View):
     share: float = Field(description="How much of the limit is spent: of the one that is nearer to its end.")
     in_flight: int = Field(description="Calls that have reserved something.")
     waiting: int = Field(description="Calls that wait for what those give back.")
+    parked: int = Field(default=0, description="Runs that wait for the next window, those at rest included.")
+    parked_runs: list[ParkedRun] = Field(default_factory=list, description="Which runs these are: the first 20.")
     tokens: Amounts
     money: Amounts = Field(description="US dollars.")
 
@@ -265,5 +275,6 @@ def _find(workspace: Workspace, caller: Caller, name: str, *, shared: bool | Non
 def _view(workspace: Workspace, rule: Budget, caller: Caller) -> BudgetView:
     desk = workspace.host.budgets
     counts = [count for tenant, count in desk.counts() if tenant == caller.tenant and count.key.budget == rule.key]
-    facts = budget_facts(rule, counts, workspace=workspace.name, origin=desk.origin_of(rule), waiting=desk.waiting())
+    waits = Waits(desk.waiting(), (*desk.parked_runs(), *workspace.rest.parked_runs()))
+    facts = budget_facts(rule, counts, workspace=workspace.name, origin=desk.origin_of(rule), waits=waits)
     return BudgetView(**facts)

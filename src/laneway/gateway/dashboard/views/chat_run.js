@@ -14,7 +14,7 @@ export function newRun(id) {
     isContinued: false, // a later run took up its messages
     rests: false, // its session has left memory, and its messages wait there
     rounds: [], isWhole: false, conversation: null, mode: "", beganMs: 0, endedMs: 0, answer: null, tokens: 0, cost: null,
-    toolCalls: 0, plan: null, children: new Map(), waiting: null, retry: null, waitsFor: "", resumedFrom: "", notes: [],
+    toolCalls: 0, plan: null, children: new Map(), waiting: null, retry: null, waitsFor: "", resumedFrom: "", notes: [], lastChoice: "",
   };
 }
 
@@ -105,10 +105,17 @@ const FOLDS = {
     round.v += 1;
     run.retry = { attempt: payload.attempt, error: payload.error, untilMs: at + payload.delay_ms };
   },
+  // What a budget has chosen. Why a run waits, or has failed, says it better: then the note goes.
+  budget_threshold_hit: (run, payload) => {
+    note(run, payload.message ?? `budget ${payload.resource} is nearly used up`);
+    if (payload.kind === "hard") run.lastChoice = run.notes.at(-1);
+  },
   run_waiting: (run, payload) => {
+    forgetChoice(run);
     run.waiting = { reason: payload.reason, untilMs: payload.until_ms };
     run.state = "waiting";
   },
+  error: (run) => forgetChoice(run),
   tool_input_delta: (run, payload) => {
     const call = callOf(run, payload, {});
     call.state ||= "written";
@@ -211,12 +218,18 @@ const FOLDS = {
   },
 };
 
+function forgetChoice(run) {
+  if (run.lastChoice) run.notes = run.notes.filter((each) => each !== run.lastChoice);
+  run.lastChoice = "";
+}
+
 function note(run, text) {
   run.notes = [...run.notes.slice(-19), text];
 }
 
 const STILL = new Set([
-  "run_waiting", "model_retry", "hook_failed", "queue_alert", "confirmation_warning", "confirmation_escalated", "subagent_progress",
+  "run_waiting", "model_retry", "budget_threshold_hit", "hook_failed", "queue_alert", "confirmation_warning", "confirmation_escalated",
+  "subagent_progress",
 ]);
 
 /** Take in one event of a run. */
@@ -227,6 +240,7 @@ export function foldRun(run, type, payload, metadata) {
     if (type !== "turn_start") run.retry = null;
   }
   FOLDS[type]?.(run, payload, metadata);
+  if (type !== "budget_threshold_hit") run.lastChoice = "";
   run.v += 1;
 }
 

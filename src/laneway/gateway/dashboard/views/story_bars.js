@@ -67,7 +67,8 @@ function waitSegment(wait, now) {
 function roundRow(round, now) {
   const isOpen = round.state === "asking";
   const asked = segment("model", round.asked_ms, isOpen ? null : round.answered_ms, now, `model, round ${round.number}`);
-  const waits = round.waits.map((each) => waitSegment(each, isOpen ? now : round.answered_ms ?? now));
+  const timed = round.waits.filter((each) => each.kind !== "cheaper"); // a choice, which took no time
+  const waits = timed.map((each) => waitSegment(each, isOpen ? now : round.answered_ms ?? now));
   return { key: roundKey(round), label: `model ${round.number}`, segments: [asked, ...waits].filter(Boolean) };
 }
 

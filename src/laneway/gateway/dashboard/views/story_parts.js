@@ -136,6 +136,7 @@ function RoundStep({ step, runId }) {
 }
 
 function waited(wait) {
+  if (wait.kind === "cheaper") return wait.reason;
   const took = wait.ended_ms === null ? "waits" : `waited ${duration(wait.ended_ms - wait.began_ms)}`;
   return `${took} for ${waitWords(wait.kind)}: ${wait.reason}`;
 }

@@ -8,6 +8,7 @@ const DAY = 24 * HOUR;
 /** What one can look at: name and words. */
 export const PERIODS = [["today", "Today"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"], ["all", "All time"]];
 export const GROUPS = [["session", "Session"], ["model", "Model"], ["run", "Run"], ["workspace", "Workspace"], ["day", "Day"]];
+const RUNS_NAMED = 3; // a budget that is used up may hold hundreds
 const LENGTHS = { today: 1, "7d": 7, "30d": 30, "90d": 90 };
 
 /** When a period begins: midnight here, so many days back; 0 for all time. */
@@ -129,13 +130,20 @@ function wayTo(scope, subject) {
   return scope === "run" ? ["story", "run", subject] : null;
 }
 
+/** The runs that wait for the next window of a count: how many, the first of them with their way, and how many are not named. */
+function parkedOf(count) {
+  const named = (count.parked_runs ?? []).slice(0, RUNS_NAMED);
+  const runs = named.map((each) => ({ key: each.run_id, name: each.session_key, way: ["story", "run", each.run_id] }));
+  return { parked: count.parked ?? 0, runs, unnamed: Math.max(0, (count.parked ?? 0) - runs.length) };
+}
+
 function countRow(budget, count) {
   const spent = amountWords(budget.tokens === null ? null : count.tokens.spent, budget.money === null ? null : count.money.spent);
   const tone = count.share >= 1 ? "bad" : count.share >= budget.warn_at ? "warn" : "ok";
   const end = count.share >= 1 ? USED_UP[budget.on_exhausted] ?? "used up" : "";
   return {
     key: count.subject, whose: count.whose, way: wayTo(budget.scope, count.subject), spent, percent: Math.round(count.share * 100),
-    full: Math.min(100, Math.round(count.share * 100)), tone, end, waiting: count.waiting,
+    full: Math.min(100, Math.round(count.share * 100)), tone, end, waiting: count.waiting, ...parkedOf(count),
   };
 }
 

@@ -49,7 +49,15 @@ function Count({ row, mark }) {
     <div class="usage-whose">${row.way ? html`<a href=${href(...row.way)}>${whose}</a>` : whose}</div>
     <${Bar} full=${row.full} tone=${row.tone} mark=${mark} label=${row.spent} />
     <div class="num usage-spent">${row.spent} · ${row.percent} %</div>
-    ${row.end || waits ? html`<div class="usage-end">${row.end ? html`<span class="usage-used-up">${row.end}</span>` : null}
-      ${waits ? html` <span class="dim">${waits}</span>` : null}</div>` : null}
+    ${row.end || waits || row.parked ? html`<div class="usage-end">${row.end ? html`<span class="usage-used-up">${row.end}</span>` : null}
+      ${waits ? html` <span class="dim">${waits}</span>` : null}
+      ${row.parked ? html` <${Parked} row=${row} />` : null}</div>` : null}
   </li>`;
+}
+
+/** The runs that wait for the next window, each with its story. */
+function Parked({ row }) {
+  const links = row.runs.map((run, at) => html`${at ? ", " : ""}<a href=${href(...run.way)}><${Text}>${run.name}</${Text}></a>`);
+  return html`<span class="dim">${plural(row.parked, "run waits", "runs wait")} for it: ${links}${row.unnamed
+    ? ` and ${plural(row.unnamed, "more", "more")}` : ""}</span>`;
 }
