@@ -2,6 +2,7 @@
 -- keep the table, whoever writes. A row that is written again may have become longer: what it named before stays noted.
 
 -- `OR IGNORE` would not do in a trigger: the way in which the statement that fires it treats conflicts counts instead.
+-- Most rows name no blob, and the body says so: `IN` makes a table of its list, so it comes second.
 -- The columns stand in the order of the key: the quick check of SQLite 3.40 calls a table without row ids damaged else.
 CREATE TABLE blob_uses (
     kind TEXT NOT NULL,
@@ -18,7 +19,7 @@ FROM states, json_each(CASE WHEN json_valid(states.body) THEN states.body ELSE '
 WHERE states.kind IN ('round', 'record', 'compaction', 'intent') AND typeof(named.value) = 'text';
 
 CREATE TRIGGER blob_uses_added AFTER INSERT ON states
-WHEN new.kind IN ('round', 'record', 'compaction', 'intent') AND instr(new.body, '"b":[') > 0
+WHEN instr(new.body, '"b":[') > 0 AND new.kind IN ('round', 'record', 'compaction', 'intent')
 BEGIN
     INSERT INTO blob_uses (blob, kind, id)
     SELECT DISTINCT new.tenant || ':' || named.value, new.kind, new.id
@@ -30,7 +31,7 @@ BEGIN
 END;
 
 CREATE TRIGGER blob_uses_changed AFTER UPDATE OF body ON states
-WHEN new.kind IN ('round', 'record', 'compaction', 'intent') AND instr(new.body, '"b":[') > 0
+WHEN instr(new.body, '"b":[') > 0 AND new.kind IN ('round', 'record', 'compaction', 'intent')
 BEGIN
     INSERT INTO blob_uses (blob, kind, id)
     SELECT DISTINCT new.tenant || ':' || named.value, new.kind, new.id
