@@ -211,7 +211,7 @@ def claim(connection: sqlite3.Connection) -> tuple[int, int]:
 
 def get_meta(connection: sqlite3.Connection, name: str) -> int:
     """A number of the store itself."""
-    row = connection.execute(statement("get_meta"), {"name": name}).fetchone()
+    row = connection.execute(statement("get_meta"), (name,)).fetchone()
     if row is None:
         raise FencedError(f"the store has lost its {name}", hint="somebody else has written to the file")
     return int(row[0])

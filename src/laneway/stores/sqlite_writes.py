@@ -89,13 +89,14 @@ class _Load:
 
     def highest(self) -> int:
         """The highest number in it."""
-        return max(
-            max(map(_MESSAGE_SEQ, self.messages), default=0),
-            max(map(_MESSAGE_PLACE, self.messages), default=0),
-            max(map(_STATE_SEQ, self.states), default=0),
-            max(map(_EVENT_SEQ, self.events), default=0),
-            max(map(_ENTRY_SEQ, self.entries), default=0),
+        numbers = (
+            (_MESSAGE_SEQ, self.messages),
+            (_MESSAGE_PLACE, self.messages),
+            (_STATE_SEQ, self.states),
+            (_EVENT_SEQ, self.events),
+            (_ENTRY_SEQ, self.entries),
         )
+        return max([max(map(number_of, rows)) for number_of, rows in numbers if rows], default=0)
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Rows first, then what is forgotten: as in a batch."""

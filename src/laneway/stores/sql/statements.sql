@@ -2,7 +2,7 @@
 
 -- name: get_meta
 -- A number of the store itself.
-SELECT value FROM meta WHERE name = :name;
+SELECT value FROM meta WHERE name = ?;
 
 -- name: set_meta
 -- Change a number of the store itself.
