@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Final
 
 from laneway.errors import FencedError, LanewayError, UnstorableError
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, MessageRow, Owner, StateRow, taken_by
+from laneway.rows import NAMING_KINDS, Batch, BatchResult, EntryRow, EventRow, MessageRow, Owner, StateRow, taken_by
 from laneway.stores.sqlite_file import SEQ_BLOCK, get_meta, refused, set_meta
 from laneway.stores.statements import statement
 
@@ -104,6 +104,9 @@ class _Load:
             connection.executemany(statement("put_message"), self.messages)
         if self.states:
             connection.executemany(statement("put_state"), self.states)
+            naming = [row._asdict() for row in self.states if row.kind in NAMING_KINDS and '"b":[' in row.body]
+            if naming:
+                connection.executemany(statement("put_blob_uses"), naming)
         if self.events:
             connection.executemany(statement("put_event"), self.events)
         if self.entries:
