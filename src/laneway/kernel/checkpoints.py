@@ -224,6 +224,8 @@ class _Writer:
         return to_json({"v": VERSION, **({"b": digests} if digests else {}), **_without_empty(facts)})
 
     def blobs(self) -> tuple[StateRow, ...]:
+        if not self.bodies:
+            return ()
         tenant = self.owner.tenant
         return tuple(
             StateRow(BLOB, f"{tenant}:{digest}", tenant, "", "", self.seq, 0, "", body)
@@ -305,12 +307,13 @@ def _without_empty(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _flaw(round: Round) -> str:  # noqa: A002 - what it is
     """What would be refused when it is read back."""
-    ids = [call.id for call in round.answer.calls]
-    if len(set(ids)) != len(ids):
+    ids = {call.id for call in round.answer.calls}
+    if len(ids) != len(round.answer.calls):
         return "two calls have one id"
-    if any(key not in ids or result.call_id != key for key, result in round.results.items()):
-        return "a result belongs to no call"
-    if round.state in _WHOLE and not round.is_whole:
+    for key, result in round.results.items():
+        if key not in ids or result.call_id != key:
+            return "a result belongs to no call"
+    if len(round.results) < len(ids) and round.state in _WHOLE:
         return f"it is {round.state}, and a call has no result"
     return ""
 
