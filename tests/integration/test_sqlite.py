@@ -541,6 +541,45 @@ async def test_a_blob_that_is_there_is_not_written_again(tmp_path: Path) -> None
     await store.close()
 
 
+async def test_a_blob_that_a_row_has_named_goes_with_it_though_it_was_written_again_without(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "laneway.db")
+    await store.open()
+    digest = "a" * 64
+    blob = state_row("blob", f"acme:{digest}", Owner("acme", ""), seq=1, live=0)
+    rounds = [state_row("round", "r/1", seq=2, live=0, body=body) for body in (f'{{"v":1,"b":["{digest}"]}}', "{}")]
+    others = [state_row(kind, "r/2", seq=3, live=0, body='no JSON, "b":[') for kind in ("round", "turn")]
+    (result,) = await store.commit([Batch(OWNER, store.epoch, (*rounds, blob, *others))])
+    assert result.error is None
+    assert await store.history.state("blob", blob.id) == blob
+    assert await store.erase(OWNER) == 3
+    assert await store.history.state("blob", blob.id) is None
+    await store.close()
+
+
+async def test_the_log_stays_short_until_many_rows_share_a_commit(tmp_path: Path) -> None:
+    """A commit that makes the log longer waits for the disk twice as long as one that writes where it has been."""
+    store = SqliteStore(tmp_path / "laneway.db")
+    await store.open()
+    log, page, seq = tmp_path / "laneway.db-wal", 4096, 0
+
+    async def commit(rows: int) -> None:
+        nonlocal seq
+        states = [
+            state_row("round", f"r{seq + n}", seq=seq + n, live=0, body="x" * 25 * page) for n in range(1, rows + 1)
+        ]
+        (result,) = await store.commit([Batch(OWNER, store.epoch, tuple(states))])
+        assert result.error is None
+        seq += rows
+
+    for _ in range(60):  # 1,500 pages
+        await commit(rows=1)
+    assert log.stat().st_size < 1_200 * page
+    for _ in range(3):  # 3,000
+        await commit(rows=40)
+    assert log.stat().st_size > 2_500 * page
+    await store.close()
+
+
 # ---- texts beside their rows ----
 
 

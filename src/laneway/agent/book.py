@@ -362,8 +362,9 @@ class Book:
             return thing.to_row(), []
         if isinstance(thing, Round):
             row, blobs = encode(thing, self.owner, self.texts)
-            beside = self._beside.get((ROUND, row.id), {})
-            blobs = tuple({**beside, **{blob.id: blob for blob in blobs}}.values())
+            beside = self._beside.get((ROUND, row.id))
+            if beside:
+                blobs = tuple({**beside, **{blob.id: blob for blob in blobs}}.values())
         else:
             row, blobs = encode_compaction(thing, self.owner)
         return row, list(blobs)

@@ -76,7 +76,8 @@ BLOB_MIN: Final = 4096
 """A text with more characters than this is a blob. Rows of more than a page of SQLite fill their pages best."""
 
 HASH_CHARS: Final = 64
-_MENTION: Final = re.compile(r"\bartifact:([0-9a-f]{64})\b")
+_MENTIONED: Final = "artifact:"
+_MENTION: Final = re.compile(rf"\b{_MENTIONED}([0-9a-f]{{64}})\b")
 _NOTE: Final = re.compile(r'\{"artifact":"([0-9a-f]{64})"\}')
 
 Blobs = Callable[[str], str | None]
@@ -93,6 +94,8 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _NO_TEXTS: Final[Texts] = {}
+_NO_USAGE: Final = Usage()
+_NUMBERS: Final = frozenset({int, float, bool})
 _RESULT_STATES: Final = {status.value: status for status in ResultStatus}
 _WHOLE: Final = frozenset({RoundState.DONE, RoundState.FINAL, RoundState.CUT})  # every call has its result
 _ROUND_STATES: Final = {state.value: state for state in RoundState}
@@ -174,7 +177,8 @@ class _Writer:
 
     def prompt(self, prompt: Prompt, kept_as: tuple[str, ...] = ()) -> Any:
         text = self.text(prompt.text, *kept_as)
-        self.artifacts.update(dict.fromkeys(_MENTION.findall(prompt.text)))
+        if _MENTIONED in prompt.text:  # most texts mention none, and a search for words is slow
+            self.artifacts.update(dict.fromkeys(_MENTION.findall(prompt.text)))
         if prompt.role == "user" and not prompt.attachments:
             return text
         body = {"x": text, "r": prompt.role}
@@ -190,7 +194,7 @@ class _Writer:
             "c": [[call.id, call.name, self.text(call.arguments)] for call in answer.calls],
             "m": answer.model,
         }
-        if usage != Usage():
+        if usage != _NO_USAGE:
             counts = [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens]
             body["u"] = [*counts, usage.cost]
         if answer.opaque is not None:
@@ -214,12 +218,14 @@ class _Writer:
         return {"x": text, **body} if body else text
 
     def body(self, facts: dict[str, Any], named: tuple[str, ...] = ()) -> str:
-        notes = map(note_of, self.artifacts)
-        self.bodies.update({digest_of(note): note for note in notes})  # behind those that have numbers
+        for note in map(note_of, self.artifacts):
+            self.bodies[digest_of(note)] = note  # behind those that have numbers
         digests = list(dict.fromkeys((*self.bodies, *named)))
         return to_json({"v": VERSION, **({"b": digests} if digests else {}), **_without_empty(facts)})
 
     def blobs(self) -> tuple[StateRow, ...]:
+        if not self.bodies:
+            return ()
         tenant = self.owner.tenant
         return tuple(
             StateRow(BLOB, f"{tenant}:{digest}", tenant, "", "", self.seq, 0, "", body)
@@ -297,17 +303,18 @@ def encode_compaction(compaction: Compaction, owner: Owner) -> tuple[StateRow, t
 
 
 def _without_empty(facts: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in facts.items() if value is not None and value not in ("", [], {}, ())}
+    return {key: value for key, value in facts.items() if value or type(value) in _NUMBERS}  # 0 says something
 
 
 def _flaw(round: Round) -> str:  # noqa: A002 - what it is
     """What would be refused when it is read back."""
-    ids = [call.id for call in round.answer.calls]
-    if len(set(ids)) != len(ids):
+    ids = {call.id for call in round.answer.calls}
+    if len(ids) != len(round.answer.calls):
         return "two calls have one id"
-    if any(key not in ids or result.call_id != key for key, result in round.results.items()):
-        return "a result belongs to no call"
-    if round.state in _WHOLE and not round.is_whole:
+    for key, result in round.results.items():
+        if key not in ids or result.call_id != key:
+            return "a result belongs to no call"
+    if len(round.results) < len(ids) and round.state in _WHOLE:
         return f"it is {round.state}, and a call has no result"
     return ""
 

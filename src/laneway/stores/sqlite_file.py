@@ -30,6 +30,8 @@ from laneway.stores.statements import migrations, schema_version, statement
 __all__ = (
     "APPLICATION_ID",
     "CHECKED_BYTES_MAX",
+    "LOG_PAGES",
+    "LOG_PAGES_BUSY",
     "StoreCheck",
     "backup_file",
     "check_exists",
@@ -41,6 +43,7 @@ __all__ = (
     "get_meta",
     "prepare",
     "refused",
+    "set_log_pages",
     "set_meta",
     "tune",
     "version_of",
@@ -52,8 +55,13 @@ SQLITE_LEAST: Final = (3, 37, 0)  # the first with STRICT tables
 CHECKED_BYTES_MAX: Final = 128 * 1024 * 1024
 """Up to this size a store is checked page by page when it is opened; `laneway store check` does it at any size."""
 
-CHECKPOINT_PAGES: Final = 4000
-"""How long the log grows before it goes into the file: pages that change again meanwhile are copied only once."""
+LOG_PAGES: Final = 1000
+"""How long the log grows before it goes into the file and begins anew. To write where the log has been before is half
+the work for the disk: a log that grows has to be made longer with each commit. So it is short as long as commits are
+small, and each of them waits for the disk on its own."""
+
+LOG_PAGES_BUSY: Final = 4000
+"""The same when many rows share a commit: pages that change again meanwhile are copied only once."""
 
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 CACHE_KIB: Final = 32 * 1024
@@ -182,8 +190,13 @@ def tune(connection: sqlite3.Connection) -> None:
     """Make a connection one that writes: what it commits is on the disk."""
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # only macOS has the difference
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    set_log_pages(connection, LOG_PAGES)
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
+
+
+def set_log_pages(connection: sqlite3.Connection, pages: int) -> None:
+    """How long the log grows from now on."""
+    connection.execute(f"PRAGMA wal_autocheckpoint = {int(pages)}")
 
 
 def claim(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -199,7 +212,7 @@ def claim(connection: sqlite3.Connection) -> tuple[int, int]:
 
 def get_meta(connection: sqlite3.Connection, name: str) -> int:
     """A number of the store itself."""
-    row = connection.execute(statement("get_meta"), {"name": name}).fetchone()
+    row = connection.execute(statement("get_meta"), (name,)).fetchone()
     if row is None:
         raise FencedError(f"the store has lost its {name}", hint="somebody else has written to the file")
     return int(row[0])

@@ -20,6 +20,8 @@ from laneway.rows import Batch, BatchResult, Lookup, MessageRow, Owner
 from laneway.stores.locks import FileLock
 from laneway.stores.sqlite_erasing import erase_slice
 from laneway.stores.sqlite_file import (
+    LOG_PAGES,
+    LOG_PAGES_BUSY,
     SEQ_BLOCK,
     check_place,
     claim,
@@ -27,6 +29,7 @@ from laneway.stores.sqlite_file import (
     get_meta,
     prepare,
     refused,
+    set_log_pages,
     set_meta,
     tune,
 )
@@ -38,6 +41,9 @@ __all__ = ("FILES", "OpenFile")
 
 GROUP_MAX: Final = 10_000
 """How many calls share a transaction at most."""
+
+BUSY_ROWS: Final = 32
+"""With so many rows in a commit the store is busy: what matters then is how much is written, not how soon."""
 
 
 class _Commit(NamedTuple):
@@ -72,6 +78,7 @@ class OpenFile:
         self.queries = self._reader("history")
         self._previous = previous
         self._identity: tuple[int, int] | None = None
+        self._log_pages = LOG_PAGES
         self._queue: SimpleQueue[Question | None] = SimpleQueue()
         self.thread = start_thread(self._run, name=f"laneway-store-write-{path}")
 
@@ -195,12 +202,13 @@ class OpenFile:
     def _all_that_wait(self, first: Question) -> tuple[list[Question], bool]:
         """What is in the queue, up to something that is to be erased: that comes after what came before it."""
         questions = [first]
-        with contextlib.suppress(Empty):
-            while len(questions) < GROUP_MAX and not isinstance(questions[-1].content, _Erase):
-                question = self._queue.get_nowait()
-                if question is None:
-                    return questions, True
-                questions.append(question)
+        while len(questions) < GROUP_MAX and not isinstance(questions[-1].content, _Erase):
+            if self._queue.empty():  # nobody else takes from it
+                break
+            question = self._queue.get_nowait()
+            if question is None:
+                return questions, True
+            questions.append(question)
         return questions, False
 
     def _commit(
@@ -209,6 +217,7 @@ class OpenFile:
         batches = [batch for question in questions for batch in question.content.batches]
         try:
             self._check_identity()
+            self._set_pace(connection, batches)
             results = write_group(connection, self.path, batches, epoch=self.epoch, sequencer=self.sequencer)
         except Exception as error:  # noqa: BLE001 - the thread lives on, and nobody waits for ever
             roll_back(connection)
@@ -221,6 +230,13 @@ class OpenFile:
         if connection.in_transaction:  # it could not even be rolled back
             connection = self._connect_again(connection)
         return connection
+
+    def _set_pace(self, connection: sqlite3.Connection, batches: Sequence[Batch]) -> None:
+        rows = sum(len(batch.rows) for batch in batches)
+        pages = LOG_PAGES_BUSY if rows >= BUSY_ROWS else LOG_PAGES
+        if pages != self._log_pages:
+            set_log_pages(connection, pages)
+            self._log_pages = pages
 
     def _erase(self, connection: sqlite3.Connection, question: Question, answers: Answers) -> sqlite3.Connection:
         try:
@@ -249,6 +265,7 @@ class OpenFile:
         except sqlite3.Error:
             return connection
         tune(fresh)
+        self._log_pages = LOG_PAGES
         connection.close()
         return fresh
 

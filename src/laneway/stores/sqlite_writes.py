@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Final
 
 from laneway.errors import FencedError, LanewayError, UnstorableError
-from laneway.rows import Batch, BatchResult, EntryRow, EventRow, MessageRow, Owner, StateRow, taken_by
+from laneway.rows import NAMING_KINDS, Batch, BatchResult, EntryRow, EventRow, MessageRow, Owner, StateRow, taken_by
 from laneway.stores.sqlite_file import SEQ_BLOCK, get_meta, refused, set_meta
 from laneway.stores.statements import statement
 
@@ -89,13 +89,14 @@ class _Load:
 
     def highest(self) -> int:
         """The highest number in it."""
-        return max(
-            max(map(_MESSAGE_SEQ, self.messages), default=0),
-            max(map(_MESSAGE_PLACE, self.messages), default=0),
-            max(map(_STATE_SEQ, self.states), default=0),
-            max(map(_EVENT_SEQ, self.events), default=0),
-            max(map(_ENTRY_SEQ, self.entries), default=0),
+        numbers = (
+            (_MESSAGE_SEQ, self.messages),
+            (_MESSAGE_PLACE, self.messages),
+            (_STATE_SEQ, self.states),
+            (_EVENT_SEQ, self.events),
+            (_ENTRY_SEQ, self.entries),
         )
+        return max([max(map(number_of, rows)) for number_of, rows in numbers if rows], default=0)
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Rows first, then what is forgotten: as in a batch."""
@@ -103,6 +104,9 @@ class _Load:
             connection.executemany(statement("put_message"), self.messages)
         if self.states:
             connection.executemany(statement("put_state"), self.states)
+            naming = [row._asdict() for row in self.states if row.kind in NAMING_KINDS and '"b":[' in row.body]
+            if naming:
+                connection.executemany(statement("put_blob_uses"), naming)
         if self.events:
             connection.executemany(statement("put_event"), self.events)
         if self.entries:

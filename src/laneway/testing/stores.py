@@ -13,23 +13,30 @@ from typing import Any, Final
 
 from laneway.errors import FencedError, StoreUnavailableError, UnstorableError
 from laneway.ports import History, Store
-from laneway.rows import (
-    Batch,
-    BatchResult,
-    EntryRow,
-    EventRow,
-    LastEvent,
-    Loaded,
-    Lookup,
-    MessageRow,
-    Owner,
-    Row,
-    StateKey,
-    StateRow,
-)
+from laneway.rows import Batch, BatchResult, EventRow, Loaded, Lookup, MessageRow, Owner, Row, StateKey, StateRow
 from laneway.testing.faults import FaultyStore
+from laneway.testing.store_reading import (
+    check_events_and_entries_are_read_by_session,
+    check_history_answers_in_order,
+    check_the_newest_event_of_each_session_is_found,
+    check_troubles_are_those_that_still_need_somebody,
+)
+from laneway.testing.store_rows import (
+    DEAD,
+    OTHER,
+    OWNER,
+    OpenStore,
+    commit,
+    commit_each,
+    entry_row,
+    event_row,
+    message_row,
+    state_row,
+)
 
 __all__ = (
+    "OTHER",
+    "OWNER",
     "STORE_CHECKS",
     "FaultyStore",
     "OpenStore",
@@ -41,13 +48,6 @@ __all__ = (
     "state_row",
 )
 
-OpenStore = Callable[[str], Store]
-"""The store of a name, not opened yet: a new one for a new name, the one with its rows for a name used before."""
-
-DEAD = "dead_lettered"
-OWNER: Final = Owner("acme", "main", "chat-1")
-OTHER: Final = Owner("acme", "main", "chat-2")
-
 TEXTS: Final = (
     "",
     "plain",
@@ -57,68 +57,6 @@ TEXTS: Final = (
     "\n\r\n\t\x1b\x7f\u2028\ufeff\uffff\U0010ffff",
     "long " + "ä" * 100_000,
 )
-
-
-def message_row(row_id: str, owner: Owner = OWNER, *, seq: int, **fields: Any) -> MessageRow:
-    """A message that waits, unless the fields say otherwise."""
-    row = MessageRow(
-        id=row_id,
-        tenant=owner.tenant,
-        workspace=owner.workspace,
-        session=owner.session,
-        seq=seq,
-        place=seq,
-        live=1,
-        state="queued",
-        outcome="",
-        turn_id="",
-        reason="",
-        platform_id=None,
-        route="slack",
-        arrived_ms=1000,
-        ended_ms=0,
-        body="{}",
-    )
-    return row._replace(**fields)
-
-
-def state_row(kind: str, row_id: str, owner: Owner = OWNER, *, seq: int, **fields: Any) -> StateRow:
-    """A live state row, unless the fields say otherwise."""
-    return StateRow(kind, row_id, *owner, seq, 1, "running", "{}")._replace(**fields)
-
-
-def event_row(owner: Owner = OWNER, *, seq: int, **fields: Any) -> EventRow:
-    """An event."""
-    row = EventRow(
-        tenant=owner.tenant,
-        workspace=owner.workspace,
-        session=owner.session,
-        seq=seq,
-        at_ms=1000,
-        type="message_queued",
-        message_id="",
-        turn_id="",
-        body="{}",
-    )
-    return row._replace(**fields)
-
-
-def entry_row(owner: Owner = OWNER, *, seq: int, **fields: Any) -> EntryRow:
-    """A line of a transcript."""
-    row = EntryRow(
-        tenant=owner.tenant,
-        workspace=owner.workspace,
-        session=owner.session,
-        seq=seq,
-        at_ms=1000,
-        conversation=1,
-        role="user",
-        message_id="",
-        turn_id="",
-        text="hello",
-        body="{}",
-    )
-    return row._replace(**fields)
 
 
 # ---- the checks ----
@@ -167,16 +105,6 @@ async def _check_live(store: Store, owner: Owner, rows: Sequence[Row]) -> None:
     assert loaded.states == sorted(loaded.states, key=lambda row: row.seq)
 
 
-async def _commit(store: Store, owner: Owner, *rows: Row, forget: Sequence[StateKey] = ()) -> None:
-    results = await store.commit([Batch(owner, store.epoch, rows, tuple(forget))])
-    assert results == [BatchResult()], results
-
-
-async def _commit_each(store: Store, rows: Sequence[Row]) -> None:
-    for row in rows:
-        await _commit(store, Owner(row.tenant, row.workspace, row.session), row)
-
-
 async def check_every_row_comes_back(open_store: OpenStore) -> None:
     """Round trips of every kind of row: texts of every kind, the biggest and smallest numbers, nothing at all."""
     store = open_store("rows")
@@ -218,14 +146,14 @@ async def check_writing_twice_is_writing_once(open_store: OpenStore) -> None:
         entry_row(seq=4),
     )
     for _ in range(2):
-        await _commit(store, OWNER, *rows)
+        await commit(store, OWNER, *rows)
         assert await _everything(store, OWNER) == rows
     changed: tuple[Row, ...] = (
         message_row("m", seq=1, live=0, state="ran", outcome="succeeded", platform_id="q", body="new", ended_ms=7),
         state_row("turn", "t", seq=2, live=0, state="ended", body="new"),
         entry_row(seq=4, role="assistant", text="new"),
     )
-    await _commit(store, OWNER, *changed, event_row(seq=3, type="something_else"))
+    await commit(store, OWNER, *changed, event_row(seq=3, type="something_else"))
     assert await _everything(store, OWNER) == (changed[0], changed[1], rows[2], changed[2])
     assert await store.load_session(OWNER) == Loaded([], [])
     assert await store.find([Lookup(OWNER, "slack", "p", 0), Lookup(OWNER, "slack", "q", 0)]) == [None, changed[0]]
@@ -241,7 +169,7 @@ async def check_an_id_of_something_else_is_refused(open_store: OpenStore) -> Non
     store = open_store("taken")
     await store.open()
     rows = (message_row("m", seq=1), state_row("turn", "t", seq=2), state_row("round", "r", seq=3))
-    await _commit(store, OWNER, *rows)
+    await commit(store, OWNER, *rows)
     others = [row._replace(tenant=OTHER.tenant, workspace=OTHER.workspace, session=OTHER.session) for row in rows]
     for row in (*others, rows[0]._replace(seq=8), rows[1]._replace(seq=9)):
         owner = Owner(row.tenant, row.workspace, row.session)
@@ -251,7 +179,7 @@ async def check_an_id_of_something_else_is_refused(open_store: OpenStore) -> Non
         assert await store.history.events(owner) == []
     assert await store.load_session(OWNER) == Loaded([rows[0]], list(rows[1:]))
     assert await store.load_session(OTHER) == Loaded([], [])
-    await _commit(store, OWNER, rows[2]._replace(seq=10))  # a round is written again with another number
+    await commit(store, OWNER, rows[2]._replace(seq=10))  # a round is written again with another number
     await store.close()
 
 
@@ -270,12 +198,12 @@ async def check_a_forgotten_state_is_gone(open_store: OpenStore) -> None:
     store = open_store("forget")
     await store.open()
     key, row = StateKey("job", "j"), state_row("job", "j", seq=1)
-    await _commit(store, OWNER, forget=[key])
-    await _commit(store, OWNER, row, state_row("job", "k", seq=2), state_row("turn", "j", seq=3))
-    await _commit(store, OWNER, forget=[key])
+    await commit(store, OWNER, forget=[key])
+    await commit(store, OWNER, row, state_row("job", "k", seq=2), state_row("turn", "j", seq=3))
+    await commit(store, OWNER, forget=[key])
     assert await store.history.state("job", "j") is None
     assert [one.id for one in (await store.load_session(OWNER)).states] == ["k", "j"]
-    await _commit(store, OWNER, row, forget=[key])
+    await commit(store, OWNER, row, forget=[key])
     assert await store.history.state("job", "j") is None
     again = row._replace(state="again", seq=4)
     batches = [
@@ -311,7 +239,7 @@ async def check_only_live_rows_are_loaded(open_store: OpenStore) -> None:
         state_row("turn", "ended", seq=10, live=0),
         state_row("turn", "elsewhere", Owner("acme", "side"), seq=14),
     ]
-    await _commit_each(store, [*messages, *states])
+    await commit_each(store, [*messages, *states])
     a, b, c, _, d, _ = messages
     t2, t1, t3, *_ = states
     assert await store.load_workspace("main") == Loaded([d, b, c, a], [t1, t2, t3])
@@ -320,7 +248,7 @@ async def check_only_live_rows_are_loaded(open_store: OpenStore) -> None:
     assert await store.load_session(far) == Loaded([d], [])
     assert await store.load_session(Owner("nobody", "main", "chat-1")) == Loaded([], [])
     assert await store.load_workspace("nowhere") == Loaded([], [])
-    await _commit(store, OWNER, message_row("b", seq=2, live=0, state="ran"), state_row("turn", "t2", seq=12, live=0))
+    await commit(store, OWNER, message_row("b", seq=2, live=0, state="ran"), state_row("turn", "t2", seq=12, live=0))
     assert await store.load_session(OWNER) == Loaded([a], [])
     await store.close()
     again = open_store("live")
@@ -335,8 +263,8 @@ async def check_find_sees_what_was_asked_before(open_store: OpenStore) -> None:
     await store.open()
     old = message_row("old", seq=1, platform_id="p", arrived_ms=100, live=0)
     new = message_row("new", seq=2, platform_id="p", arrived_ms=50)
-    await _commit(store, OWNER, new, old, message_row("none", seq=3))
-    await _commit(store, OTHER, message_row("other", OTHER, seq=4, platform_id="p", arrived_ms=100))
+    await commit(store, OWNER, new, old, message_row("none", seq=3))
+    await commit(store, OTHER, message_row("other", OTHER, seq=4, platform_id="p", arrived_ms=100))
     cases: list[tuple[Lookup, MessageRow | None]] = [
         (Lookup(OWNER, "slack", "p", 0), new),
         (Lookup(OWNER, "slack", "p", 50), new),
@@ -358,176 +286,6 @@ async def check_find_sees_what_was_asked_before(open_store: OpenStore) -> None:
         asked.append(asyncio.ensure_future(store.find([Lookup(OWNER, "slack", row.id, 0)])))
     answers = await asyncio.gather(*asked)
     assert answers[1::2] == [[row] for row in rows]
-    await store.close()
-
-
-async def check_history_answers_in_order(open_store: OpenStore) -> None:
-    """Listings: by session or workspace, from a number on, as many as asked for."""
-    store = open_store("history")
-    await store.open()
-    history = store.history
-    messages = [
-        message_row(
-            f"m{n}", OWNER if n % 2 else OTHER, seq=n, place=100 - n, live=n % 3 % 2, state=DEAD if n % 2 else "s0"
-        )
-        for n in range(1, 11)
-    ]
-    states = [state_row("turn" if n % 4 else "job", f"t{n}", OWNER, seq=n, live=n % 3 % 2) for n in range(1, 11)]
-    await _commit_each(store, [*reversed(messages), *reversed(states)])
-    mine = [row for row in messages if row.session == OWNER.session]
-    everybody = Owner(OWNER.tenant, OWNER.workspace)
-    assert await history.messages(OWNER) == mine
-    assert await history.messages(OWNER, after_seq=3, limit=2) == [mine[2], mine[3]]
-    assert await history.messages(OWNER, state="s0") == []
-    assert await history.messages(OWNER, state=DEAD, limit=1) == mine[:1]
-    assert await history.messages(everybody) == messages
-    assert await history.messages(everybody, state="s0", after_seq=4) == messages[5::2]
-    assert await history.messages(everybody, state=DEAD, after_seq=2, limit=2) == mine[1:3]
-    assert await history.messages_newest(everybody) == messages[::-1]
-    assert await history.messages_newest(everybody, state=DEAD, before_seq=9, limit=2) == [mine[3], mine[2]]
-    assert await history.messages_newest(everybody, state="s0", before_seq=8, limit=2) == [messages[5], messages[3]]
-    assert await history.messages_newest(OWNER, before_seq=7) == mine[2::-1]
-    assert await history.message("m3") == messages[2]
-    assert await history.message("nobody") is None
-    turns = [row for row in states if row.kind == "turn"]
-    assert await history.states(OWNER, "turn") == turns
-    assert await history.states(OWNER, "turn", after_seq=2, limit=3) == turns[2:5]
-    assert await history.states(everybody, "job") == [row for row in states if row.kind == "job"]
-    assert await history.states(everybody, "turn", after_seq=9) == turns[-1:]
-    assert await history.states(OTHER, "turn") == []
-    assert await history.states_newest(OWNER, "turn") == turns[::-1]
-    assert await history.states_newest(everybody, "turn", before_seq=7, limit=2) == turns[4:2:-1]
-    assert await history.states_newest(everybody, "turn", state="nowhere") == []
-    assert await history.states_newest(OWNER, "turn", state=turns[0].state, limit=1) == turns[-1:]
-    assert await history.states_newest(OTHER, "turn") == []
-    living = [row for row in turns if row.live]
-    assert await history.states_newest(OWNER, "turn", live=True) == living[::-1]
-    assert await history.states_newest(everybody, "turn", live=True, limit=1) == living[-1:]
-    assert await history.messages_by_id(["m3", "nobody", "m1"]) == [messages[2], None, messages[0]]
-    assert await history.messages_by_id([]) == []
-    assert await history.state("turn", "t4") is None
-    for limit in (0, -1):
-        assert await history.messages(OWNER, limit=limit) == []
-        assert await history.messages_newest(OWNER, limit=limit) == []
-        assert await history.states(OWNER, "turn", limit=limit) == []
-        assert await history.states_newest(OWNER, "turn", limit=limit) == []
-        assert await history.events(OWNER, limit=limit) == []
-        assert await history.events_newest(OWNER, limit=limit) == []
-        assert await history.entries(OWNER, limit=limit) == []
-        assert await history.entries(OWNER, limit=limit, newest=True) == []
-        assert await history.sessions("acme", "main", limit=limit) == []
-    await store.close()
-
-
-async def check_troubles_are_those_that_still_need_somebody(open_store: OpenStore) -> None:
-    """Unknown calls, dead letters that nobody has sent again, turns that broke and were the last of their session."""
-    store = open_store("troubles")
-    await store.open()
-    third = Owner("acme", "main", "chat-3")
-    elsewhere, stranger = Owner("acme", "side", "chat-1"), Owner("zeta", "main", "chat-1")
-    unknown = [state_row("intent", f"i{n}", OWNER, seq=n, state="unknown") for n in (1, 2)]
-    dead = [message_row(f"d{n}", OTHER, seq=n, live=0, state="dead_lettered") for n in (3, 4, 5)]
-    broken = [
-        state_row("turn", "t1", OWNER, seq=10, live=0, state="failed"),
-        state_row("turn", "t2", OTHER, seq=11, live=0, state="interrupted"),
-    ]
-    others: list[Row] = [
-        state_row("intent", "i3", OWNER, seq=20, state="intended"),
-        state_row("intent", "i4", OWNER, seq=21, live=0, state="settled"),
-        message_row("d9", OWNER, seq=22, live=0, state="ran"),
-        message_row("gone", OTHER, seq=23, live=0, state="dead_lettered"),
-        state_row("dead_letter", "gone", OTHER, seq=24, live=0, state="purged"),
-        state_row("dead_letter", "d3", OTHER, seq=25, live=0, state="edited"),
-        state_row("turn", "t3", third, seq=26, live=0, state="fenced"),
-        state_row("turn", "t4", third, seq=27, live=0, state="succeeded"),
-        state_row("turn", "t5", elsewhere, seq=28, live=0, state="failed"),
-        state_row("intent", "i5", stranger, seq=29, state="unknown"),
-        message_row("d10", stranger, seq=30, live=0, state="dead_lettered"),
-    ]
-    await _commit_each(store, [*unknown, *dead, *broken, *others])
-    found = await store.history.troubles("acme", "main")
-    assert found.unknown == unknown[::-1]
-    assert found.dead == dead[::-1]
-    assert found.broken == broken[::-1]
-    newest = await store.history.troubles("acme", "main", limit=1)
-    assert newest == (unknown[1:], dead[2:], broken[1:])
-    for limit in (0, -1):
-        assert await store.history.troubles("acme", "main", limit=limit) == ([], [], [])
-    await _commit_each(store, [state_row("turn", "t6", OTHER, seq=40)])
-    assert (await store.history.troubles("acme", "main")).broken == broken[:1]
-    await store.close()
-
-
-async def check_events_and_entries_are_read_by_session(open_store: OpenStore) -> None:
-    """Events of a session, a message, a turn; the beginning or the end of a transcript; the sessions there are."""
-    store = open_store("events")
-    await store.open()
-    history = store.history
-    alone = Owner("acme", "main")
-    events = [event_row(seq=n, message_id=f"m{n % 2}" if n > 2 else "", turn_id=f"t{n % 3}") for n in range(1, 13)]
-    entries = [entry_row(seq=n, text=f"line {n}", conversation=n // 4) for n in range(1, 8)]
-    await _commit(store, OWNER, *reversed(events), *reversed(entries))
-    stray = event_row(OTHER, seq=4, message_id="m0", turn_id="t1")
-    await _commit(store, OTHER, stray, entry_row(OTHER, seq=3), message_row("x", OTHER, seq=20))
-    job = event_row(alone, seq=30, type="job_dead")
-    await _commit(store, alone, job)
-    assert await history.events(OWNER) == events
-    assert await history.events(OWNER, after_seq=5, limit=3) == events[5:8]
-    assert await history.events_newest(OWNER) == events[::-1]
-    assert await history.events_newest(OWNER, before_seq=events[5].seq, limit=3) == events[4:1:-1]
-    assert await history.events_newest(Owner("zeta", "main", "chat-1")) == []
-    assert await history.events(OWNER, message_id="m0") == events[3::2]
-    assert await history.events(OWNER, turn_id="t0", after_seq=3, limit=2) == [events[5], events[8]]
-    assert await history.events(OWNER, message_id="m1", turn_id="t0") == [events[2], events[8]]
-    assert await history.events(OTHER, message_id="m0") == [stray]
-    assert await history.events(alone) == [job]
-    assert await history.events(Owner("zeta", "main", "chat-1")) == []
-    between = history.events_between
-    all_of_them = sorted([*events, stray], key=lambda row: (row.seq, row.session))
-    found = await between("acme", "main", after_seq=0, until_seq=99)
-    assert sorted(found, key=lambda row: (row.seq, row.session)) == all_of_them  # not the one without a session
-    assert [row.seq for row in found] == [row.seq for row in all_of_them]
-    assert await between("acme", "main", after_seq=5, until_seq=8) == events[5:8]
-    assert await between("acme", "main", after_seq=5, until_seq=99, limit=2) == events[5:7]
-    for tenant, workspace, after_seq, limit in (("zeta", "main", 0, 9), ("acme", "x", 0, 9), ("acme", "main", 0, 0)):
-        assert await between(tenant, workspace, after_seq=after_seq, until_seq=99, limit=limit) == []
-    assert await between("acme", "main", after_seq=8, until_seq=8) == []
-    assert await history.entries(OWNER) == entries
-    assert await history.entries(OWNER, limit=2) == entries[:2]
-    assert await history.entries(OWNER, limit=2, newest=True) == entries[-2:]
-    assert await history.entries(OWNER, after_seq=4, limit=10, newest=True) == entries[4:]
-    assert await history.entries(OWNER, after_seq=2, limit=2) == entries[2:4]
-    assert await history.entries(OWNER, conversation=0) == entries[:3]
-    assert await history.entries(OWNER, conversation=0, newest=True, limit=2) == entries[1:3]
-    assert await history.entries(OWNER, conversation=1, after_seq=4, limit=1) == entries[4:5]
-    assert await history.entries(OWNER, conversation=2) == []
-
-    assert await history.sessions("acme", "main") == ["chat-2"]
-    keys = ["B", "a", "a b", "b", "é", "日", "😀"]
-    for number, key in enumerate(reversed(keys)):
-        owner = Owner("acme", "many", key)
-        await _commit(
-            store, owner, *(message_row(f"{key}{n}", owner, seq=100 + number * 3 + n, live=n) for n in (0, 1))
-        )
-    assert await history.sessions("acme", "many") == keys
-    assert await history.sessions("acme", "many", after="a", limit=3) == keys[2:5]
-    assert await history.sessions("acme", "many", after="a!") == keys[3:]
-    assert await history.sessions("zeta", "many") == []
-    await store.close()
-
-
-async def check_the_newest_event_of_each_session_is_found(open_store: OpenStore) -> None:
-    """One for each session, the one that was quiet longest first; those of a workspace itself are left out."""
-    store = open_store("last")
-    await store.open()
-    newest = event_row(seq=12, at_ms=700)
-    await _commit(store, OWNER, newest, *(event_row(seq=seq) for seq in range(1, 5)))
-    await _commit(store, OTHER, event_row(OTHER, seq=6, at_ms=900), message_row("x", OTHER, seq=20))
-    await _commit(store, Owner("acme", "main"), event_row(Owner("acme", "main"), seq=30))
-    found = await store.history.last_events("acme", "main")
-    assert found == [LastEvent(OTHER.session, 6, 900), LastEvent(OWNER.session, 12, 700)]
-    assert await store.history.last_events("zeta", "main") == []
-    assert await store.history.last_events("acme", "x") == []
     await store.close()
 
 
@@ -560,7 +318,7 @@ async def check_an_old_owner_is_refused(open_store: OpenStore) -> None:
     store = open_store("epoch")
     await store.open()
     first = store.epoch
-    await _commit(store, OWNER, message_row("m", seq=1))
+    await commit(store, OWNER, message_row("m", seq=1))
     await store.close()
     store = open_store("epoch")
     await store.open()
@@ -613,7 +371,7 @@ async def check_a_bad_batch_fails_alone(open_store: OpenStore) -> None:
         assert await store.history.message(f"before-{number}") is not None
         for name in ("bad", f"beside-{number}", f"after-{number}"):
             assert await store.history.message(name) is None
-        await _commit(store, OWNER, message_row(f"later-{number}", seq=53))
+        await commit(store, OWNER, message_row(f"later-{number}", seq=53))
     assert await store.history.events(OWNER) == []
     await store.close()
 
@@ -676,7 +434,7 @@ async def check_numbers_only_go_up(open_store: OpenStore) -> None:
     ]
     for write in writers:
         highest += 1_000_000
-        await _commit(store, OWNER, write(highest))
+        await commit(store, OWNER, write(highest))
         assert store.next_seq() > highest
         highest = store.next_seq()
         await store.close()
@@ -697,7 +455,7 @@ async def check_the_last_user_closes(open_store: OpenStore) -> None:
     await store.open()
     assert store.epoch == epoch
     await store.close()
-    await _commit(store, OWNER, message_row("m", seq=1))
+    await commit(store, OWNER, message_row("m", seq=1))
     await store.close()
     await _expect_closed(store)
     await store.close()
@@ -731,8 +489,8 @@ async def check_what_is_erased_is_gone(open_store: OpenStore) -> None:
         *(event_row(seq=seq) for seq in (20, 21, 41)),
         *(entry_row(seq=seq) for seq in (22, 42)),
     ]
-    await _commit(store, OWNER, *rows, *blobs)
-    await _commit(store, OTHER, state_row("round", "s/1", OTHER, seq=30, body=f'{{"v":1,"b":["{both}"]}}'))
+    await commit(store, OWNER, *rows, *blobs)
+    await commit(store, OTHER, state_row("round", "s/1", OTHER, seq=30, body=f'{{"v":1,"b":["{both}"]}}'))
     gone = 0
     while slice_ := await store.erase(OWNER, until_seq=30, limit=3):
         assert slice_ <= 3

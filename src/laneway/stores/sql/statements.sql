@@ -2,7 +2,7 @@
 
 -- name: get_meta
 -- A number of the store itself.
-SELECT value FROM meta WHERE name = :name;
+SELECT value FROM meta WHERE name = ?;
 
 -- name: set_meta
 -- Change a number of the store itself.
@@ -42,6 +42,13 @@ ON CONFLICT (kind, id) DO UPDATE SET
     seq = excluded.seq,
     live = excluded.live, state = excluded.state, body = excluded.body
 WHERE excluded.kind != 'blob';
+
+-- name: put_blob_uses
+-- Which blobs a row names that is written; the values are the fields of StateRow. A body that is no JSON names none.
+INSERT OR IGNORE INTO blob_uses (kind, id, blob)
+SELECT :kind, :id, :tenant || ':' || named.value
+FROM json_each(CASE WHEN json_valid(:body) THEN :body ELSE '{}' END, '$.b') AS named
+WHERE typeof(named.value) = 'text';
 
 -- name: put_event
 -- An event, unless it is there already; only this conflict is passed over, a bad value is still an error.
