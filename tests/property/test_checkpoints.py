@@ -95,6 +95,7 @@ def rounds(draw: st.DrawFn) -> Round:
         messages=tuple(draw(st.lists(short, max_size=2))),
         resumed_from=draw(short),
         is_copy=draw(st.booleans()),
+        counted=draw(st.sampled_from([(), (0, 0), (1_200, 7)])),
         answer=answer,
         results=results,
         seq=draw(st.integers(1, 2**62)),

@@ -70,6 +70,7 @@ def test_a_round_with_everything_comes_back_as_it_was() -> None:
         messages=("m1", "m2"),
         resumed_from="run-0",
         is_copy=True,
+        counted=(1_200, 7),
         answer=Answer(
             text="I look",
             reasoning="hm",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from laneway.agent.loop import Run
     from laneway.agent.session import AsyncSession
     from laneway.agent.session_lanes import SessionLanes
+    from laneway.kernel.rounds import Round
     from laneway.ports import Model
     from laneway.runtime.budget_desk import BudgetDesk
     from laneway.runtime.handles import Job
@@ -79,7 +80,8 @@ class Purse:
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
-        self.counted: Counted | None = None  # what its provider has counted last
+        self._counted: Counted | None = None  # what its provider has counted last
+        self._has_looked = False  # for what its provider had counted when it was last in memory
         self.spends_for = ""
         """What the run is counted under whose calls those of this sub-agent are; empty: those of its own runs."""
 
@@ -92,6 +94,27 @@ class Purse:
         own = () if session.settings.budgets == common else session.settings.budgets
         session.host.budgets.adopt(common)
         session.host.budgets.adopt_own(session.owner.tenant, session.owner.session, own)
+
+    def counted(self) -> Counted | None:
+        """What its provider has counted last, also in an earlier process; None: nobody knows."""
+        if not self._has_looked:
+            self._has_looked = True
+            told = [one for one in self._session.book.rounds if one.answer.usage.total_tokens]
+            if told and told[-1].counted:
+                frame, length = told[-1].counted
+                self._counted = Counted(told[-1].answer, frame, length)
+        return self._counted
+
+    def count(self, request: ModelRequest, answer: Answer) -> None:
+        """Its provider has counted a request."""
+        self._has_looked = True
+        self._counted = Counted.of(request, answer, self._counted)
+
+    def note(self, one: Round) -> None:
+        """A round has its answer: whoever opens the session later knows what was counted, too."""
+        counted = self._counted
+        if counted is not None and counted.answer == one.answer:
+            one.counted = (counted.frame, counted.length)
 
     def spender(self, counted_as: str) -> Spender:
         """Whose calls those of a run are."""
@@ -133,17 +156,17 @@ class Budgeting:
         """One call of the model, if guard and budgets allow it."""
         session, estimate = self._session, 0
         if session.guard_post.guard is not None:
-            estimate = estimated_tokens(request, session.purse.counted)
+            estimate = estimated_tokens(request, session.purse.counted())
             told = await session.guard_post.check(estimate)
             if told is not None:
                 await self._tell(told)
         if session.host.budgets.is_idle:  # as of now: one may have been set while the guard was thinking
             answer = await self._run.call_model(request, session.model)
         else:
-            estimate = estimate or estimated_tokens(request, session.purse.counted)
+            estimate = estimate or estimated_tokens(request, session.purse.counted())
             answer = await self._within_budgets(request, estimate)
         if estimate and answer.usage.total_tokens and request.purpose != "summary":  # that is no part of what is said
-            session.purse.counted = Counted.of(request, answer)
+            session.purse.count(request, answer)
         if session.guard_post.guard is not None:
             await session.guard_post.record(answer.usage)
         return answer

@@ -22,23 +22,30 @@ FETCHED_TOKENS: Final = 30_000
 
 
 class Counted(NamedTuple):
-    """An answer whose provider has counted what it was asked with: that, and how much had been said before it."""
+    """An answer whose provider has counted what it was asked with.
+
+    That was system text and tools of about `frame` tokens, and so many things that had been said before. The texts
+    themselves are known in the process that asked.
+    """
 
     answer: Answer
-    system: str
-    tools: tuple[ToolSpec, ...]
+    frame: int
     length: int
+    asked_with: tuple[str, tuple[ToolSpec, ...]] | None = None
 
     @classmethod
-    def of(cls, request: ModelRequest, answer: Answer) -> Counted:
-        """What a provider has counted by now."""
-        return cls(answer, request.system, request.tools, len(request.conversation))
+    def of(cls, request: ModelRequest, answer: Answer, before: Counted | None = None) -> Counted:
+        """What a provider has counted by now, and `before`."""
+        asked_with = (request.system, request.tools)
+        is_same = before is not None and before.asked_with == asked_with
+        frame = before.frame if before is not None and is_same else _frame(*asked_with)
+        return cls(answer, frame, len(request.conversation), asked_with)
 
     def growth(self, request: ModelRequest) -> int:
         """By how much the system text and the tools of a request are larger than those that were counted."""
-        if (request.system, request.tools) == (self.system, self.tools):
+        if (request.system, request.tools) == self.asked_with:
             return 0
-        return max(0, _frame(request.system, request.tools) - _frame(self.system, self.tools))
+        return max(0, _frame(request.system, request.tools) - self.frame)
 
 
 def estimated_tokens(request: ModelRequest, counted: Counted | None = None) -> int:

@@ -296,6 +296,7 @@ class Run:
                     answer = await self._ask(purpose=purpose)
                     one = self.machine.answered(answer, at_ms=self.wall())
                     self.clock.answered(one)
+                    self.session.purse.note(one)
                     self.planner.answered(one)
                 case Act():
                     if not await self._boundary():

@@ -21,6 +21,7 @@ b  hashes of blobs  r  results, one for each call, null if there is none: a text
 c  conversation        x text, s status, e exit code, f artifact, n name if it is not that of the call
 p  prompts          m  ids of messages
 t  at_ms            f  resumed_from, y  1 if its answer is a copy of that of another run
+n  counted: tokens of system text and tools, how much had been said
 q  asked_ms         w  waits: kind, reason, began_ms, ended_ms
 k  times of calls, null if there are none: lane, queued_ms, began_ms, ended_ms, and if they say anything:
    attempt, out_ms, task_id, worker
@@ -252,6 +253,7 @@ def encode(round: Round, owner: Owner, texts: Texts = _NO_TEXTS) -> tuple[StateR
         "t": round.at_ms,
         "f": round.resumed_from,
         "y": 1 if round.is_copy else None,
+        "n": round.counted,
         "m": round.messages,
         "p": [writer.prompt(prompt, round.messages) for prompt in round.prompts],
         "a": writer.answer(round.answer, round.run_id),
@@ -388,6 +390,11 @@ class _Reader:
             raise _FlawError(f"it has {len(calls)} calls and {len(values)} results")
         pairs = zip(calls, values, strict=False)
         return {call.id: self._result(call, value) for call, value in pairs if value is not None}
+
+    def counted(self) -> tuple[int, ...]:
+        if "n" not in self.body:
+            return ()
+        return tuple(_a(int, each, "what was counted") for each in _some(2, self.body["n"], "what was counted"))
 
     def asked_ms(self) -> int:
         return self._time(self.body.get("q"))
@@ -551,6 +558,7 @@ def _round_of(row: StateRow, reader: _Reader) -> Round:
         resumed_from=_a(str, reader.body.get("f", ""), "resumed_from"),
         answer=answer,
         is_copy=_a(int, reader.body.get("y", 0), "what says that it is a copy") == 1,
+        counted=reader.counted(),
         results=reader.results(answer.calls),
         seq=row.seq,
         at_ms=reader.whole("t"),

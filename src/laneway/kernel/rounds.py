@@ -67,6 +67,9 @@ class Round:
     resumed_from: str = ""  # in the first round of a run that goes on for another
     answer: Answer = field(default_factory=Answer)
     is_copy: bool = False  # its answer was given to another run, which has paid for it
+    counted: tuple[int, ...] = ()
+    """About how many tokens the system text and the tools had with which its provider has counted its usage, and how
+    many things had been said before; empty: nobody knows."""
     results: dict[str, ToolResult] = field(default_factory=dict)
     seq: int = 0  # its place among the rounds of the session
     at_ms: int = 0

@@ -144,6 +144,31 @@ async def test_what_a_provider_has_counted_is_taken_at_its_word_from_round_to_ro
     assert all(10 < each < 60 for each in asked[1:])
 
 
+@pytest.mark.parametrize("grown", [0, 3_000])
+def test_what_a_provider_has_counted_is_known_when_the_session_is_opened_again(grown: int) -> None:
+    @simulated
+    async def main() -> None:
+        asked: list[int] = []
+
+        class Noting:
+            async def check_before_llm(self, session_id: str, estimated_tokens: int) -> None:
+                asked.append(estimated_tokens)
+
+        disk, used = MemoryDisk(), Usage(input_tokens=500, output_tokens=500)
+        for system in ("x" * 3_000, "x" * (3_000 + grown)):
+            model = ScriptedModel([[say("word " * 2_000)]] * 2, usage=used)
+            options: dict[str, Any] = {"session_id": "s", "session_store": MemoryStore(disk)}
+            async with opened(model, system=system, budget_guard=Noting(), **options) as session:
+                await session.send("hello " * 500)
+                await session.send("hello " * 500)
+        first, second, third, fourth = asked
+        assert (first > 2_000, 2_000 < second < 2_050) == (True, True)
+        assert third == second + grown // 3  # it was as if nobody had counted anything
+        assert fourth == second
+
+    main()
+
+
 @simulated
 async def test_large_attachments_in_flight_take_no_more_than_there_is() -> None:
     async def answer(_: ModelRequest) -> Any:
