@@ -112,6 +112,8 @@ def test_a_run_that_waits_for_a_budget_says_so_and_the_budgets_are_drawn(
     page = open_page(server, f"#/story/message/{message}")
     expect(page.locator(".story-why")).to_contain_text("It waits for a budget: what is left of budget 'daily' (")
     expect(page.locator(".story-segment.story-budget").first).to_be_visible()
+    page.goto(f"{server.url}/#/sessions/parked")
+    expect(page.locator("main")).to_contain_text("Its run waits: what is left of budget 'daily' (")
     page.goto(f"{server.url}/#/chat/parked")
     expect(page.locator(".page-lead")).to_contain_text("is too little for this call until")
     page.goto(f"{server.url}/#/usage")

@@ -467,8 +467,11 @@ def _parked_for(refusal: Refusal, until: int) -> str:
     when = f"until {moment_text(until, budget.timezone)}"
     if not short.left:
         return f"budget {budget.name!r} is used up {when}"
-    _, limit, left, _ = short.words()
-    return f"what is left of budget {budget.name!r} ({left} of {limit}{short.unit}) is too little for this call {when}"
+    _, limit, left, wanted = short.words()
+    return (
+        f"what is left of budget {budget.name!r} ({left} of {limit}{short.unit}) is too little for this call {when}; "
+        f"it may take up to {wanted}{short.unit}"
+    )
 
 
 def _why_not(refusal: Refusal) -> str:
@@ -492,7 +495,7 @@ def _exhausted(refusal: Refusal) -> BudgetExhaustedError:
         return BudgetExhaustedError(
             _why_not(refusal),
             resource=name,
-            hint="raise the budget, or say less: a shorter conversation, smaller attachments",
+            hint="raise the budget, or make it smaller: system text and tools, the conversation, attachments",
             **short.facts(),
         )
     return BudgetExhaustedError(

@@ -215,6 +215,11 @@ class Hosted(Peering):
             self._deadline.reschedule(self._leaves_at)
 
     @property
+    def waits_for(self) -> str:
+        """Why its run does nothing at the moment; empty if it does something, or there is none."""
+        return "" if self._run is None else self._run.waits_for
+
+    @property
     def is_kept(self) -> bool:
         """Whether a gateway keeps a store for it."""
         return self._agent.home is not None

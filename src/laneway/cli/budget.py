@@ -173,8 +173,8 @@ def _limit(text: str, option: str, number: Callable[[str], float]) -> float | No
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        kind = "a whole number" if number is int else "a number"
-        raise UsageError(f"{option} is {kind} or {NO_LIMIT}, not {text!r}", hint=f"for example {option} 8")
+        kind, example = ("a whole number", 500_000) if number is int else ("a number", 8)
+        raise UsageError(f"{option} is {kind} or {NO_LIMIT}, not {text!r}", hint=f"for example {option} {example}")
     return value
 
 

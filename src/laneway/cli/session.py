@@ -101,8 +101,8 @@ def show(
         return
     run = f", run {found['run_id']}" if found.get("run_id") else ""
     say(f"Session {line(session)} in workspace {found['workspace']}: {_state(found)}{run}")
-    if found.get("resting_reason"):
-        say(f"It waits: {sentence(found['resting_reason'])}.")
+    if reason := found.get("resting_reason") or found.get("waits_for"):  # an older server does not say it
+        say(f"It waits: {sentence(reason)}.")
     if found.get("identity"):
         say(f"For: {', '.join(f'{name} {line(label)}' for name, label in found['identity'].items())}")
     if found["settings"]:

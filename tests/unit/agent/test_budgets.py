@@ -163,6 +163,7 @@ async def test_a_run_that_is_parked_goes_on_when_the_window_opens() -> None:
         (told,) = watch.of("run_waiting")
         words = "what is left of budget 'daily' (500 of 900 tokens) is too little for this call until "
         assert told.reason.startswith(words)
+        assert re.search(r"; it may take up to \d+ tokens$", told.reason)
         assert (await run).text == "two"
         assert now_ms() - began <= DAY_MS + 60_000
 

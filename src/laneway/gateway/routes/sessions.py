@@ -54,6 +54,7 @@ class SessionSummary(View):
         default=False, description="It was passivated with work undone, which goes on when something comes."
     )
     resting_reason: str = Field("", description="While it rests: what it waits for, and what brings it back.")
+    waits_for: str = Field("", description="Why the run that goes on there does nothing at the moment.")
     identity: dict[str, str] = Field(default_factory=dict, description="The labels that its host gave it.")
 
 
@@ -391,6 +392,7 @@ def _summary(workspace: Workspace, owner: Owner) -> dict[str, Any]:
     box = workspace.inbox.engine.kernel.boxes.get(owner)
     turn, name = current_turn(workspace, owner), (owner.tenant, root_of(owner.session))
     waiting = 0 if box is None else box.waiting
+    session = workspace.host.sessions.get((owner.tenant, owner.session))
     idle: Literal["waiting", "idle"] = "waiting" if waiting else "idle"
     return {
         "session_key": owner.session,
@@ -400,6 +402,7 @@ def _summary(workspace: Workspace, owner: Owner) -> dict[str, Any]:
         "waiting": waiting,
         "resting": name in workspace.rest.resting,
         "resting_reason": workspace.rest.words(name),
+        "waits_for": "" if session is None or turn is None else session.waits_for,
     }
 
 

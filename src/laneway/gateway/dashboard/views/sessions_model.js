@@ -49,6 +49,7 @@ export function stateOf(item) {
 /** Where a session is, in a sentence, or "" while it is as usual. */
 export function memoryWords(session) {
   if (session.resting) return `It has left memory with work undone: ${session.resting_reason}.`;
+  if (session.waits_for) return `Its run waits: ${session.waits_for}.`;
   return session.in_memory ? "" : "It is not in memory. Its next message brings it back.";
 }
 

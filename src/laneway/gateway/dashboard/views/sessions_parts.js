@@ -11,7 +11,7 @@ import { freshKey, keyProblem, passivatedWords, stateOf } from "./sessions_model
 /** A session in the list. */
 export function Row({ item, onDone }) {
   const { word, tone } = stateOf(item);
-  const why = item.resting_reason || (item.waiting && item.reason ? whyWords(item.reason) : "");
+  const why = item.resting_reason || item.waits_for || (item.waiting && item.reason ? whyWords(item.reason) : "");
   const who = { user: "", assistant: "↳ ", waiting: "waits: ", system: "" }[item.preview_role] ?? "";
   return html`<div class="session-row">
     <div class="session-words">

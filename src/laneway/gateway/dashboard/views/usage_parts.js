@@ -1,5 +1,5 @@
 /** Parts of the view of usage: bars, and budgets with what was spent of each. */
-import { duration, plural, serverNow } from "../core/format.js";
+import { duration, number, plural, serverNow } from "../core/format.js";
 import { href } from "../core/router.js";
 import { Badge, Button, html, Text, useState } from "../ui/parts.js";
 import { budgetGroups } from "./usage_model.js";
@@ -36,7 +36,7 @@ function Budget({ budget, isMany }) {
         ? ` · new in ${duration(Math.max(0, budget.until - serverNow()))}` : ""}</span></div>
     ${rows.length ? null : html`<p class="dim">Nothing was spent yet.</p>`}
     <ul class="usage-counts">${rows.map((row) => html`<${Count} key=${row.key} row=${row} mark=${budget.mark} />`)}</ul>
-    ${hidden ? html`<div><${Button} kind="quiet" onClick=${() => setOpen(true)}>Show ${plural(hidden, "more")}</${Button}></div>` : null}
+    ${hidden ? html`<div><${Button} kind="quiet" onClick=${() => setOpen(true)}>Show ${number(hidden)} more</${Button}></div>` : null}
     ${isOpen && budget.leftOut
       ? html`<p class="dim">${plural(budget.leftOut, "more is", "more are")} not shown: the least full.</p>` : null}
   </li>`;
