@@ -246,11 +246,12 @@ async def test_looking_at_a_run_does_not_stir_a_session_that_rests(tmp_path: Pat
         listed = await body_of(await stage.client.get("/v1/sessions?order=recent"))
         assert [each["resting"] for each in listed["items"]] == [True]
         (run,) = (await body_of(await stage.client.get("/v1/sessions/s1/runs")))["items"]
-        refused = await stage.client.get(f"/v1/runs/{run['run_id']}/replay")
-        assert refusal(refused) == (409, "conflict")
+        replayed = await body_of(await stage.client.get(f"/v1/runs/{run['run_id']}/replay"))
+        assert replayed["same"]
         steps = await body_of(await stage.client.get(f"/v1/runs/{run['run_id']}/steps"))
         assert steps["items"][0]["op"] == "machine"
         assert workspace.rest.resting == {("default", "s1")}
+        assert workspace.agent.sessions() == []
 
 
 async def test_another_key_does_not_get_the_fork_of_the_first_one(tmp_path: Path) -> None:

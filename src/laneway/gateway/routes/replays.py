@@ -155,15 +155,15 @@ async def history(run_id: str, gateway: GatewayOf, caller: CallerOf) -> Response
 async def replay(run_id: str, gateway: GatewayOf, caller: CallerOf) -> Replayed:
     """Make a run again with the tools and prompts of today; no model is asked, and no tool is called."""
     workspace, row = await gateway.find_run(caller, run_id)
-    if (row.tenant, root_of(row.session)) in workspace.rest.resting:
-        raise ConflictError(
-            f"session {row.session!r} rests, and its work would go on if it was opened to look",
-            hint="ask again when a message has brought it back",
+    if is_child_id(row.session) and (row.tenant, root_of(row.session)) in workspace.rest.resting:
+        raise ConflictError(  # what a sub-agent is told today only the session knows that it works for
+            f"session {row.session!r} is that of a sub-agent, and rests with the session that it works for",
+            hint="ask again when a message has brought that back",
             run_id=run_id,
         )
     found = await _history(workspace, row)
     facts: dict[str, Any] = {"run_id": run_id, "recorded": found.is_recorded, "steps": len(found.steps)}
-    async with workspace.using(row.tenant, row.session) as session:
+    async with workspace.looking(row.tenant, row.session) as session:
         code = SessionCode(session)
         try:
             await asyncio.to_thread(play, found, code)  # a long run takes a while, and others ask meanwhile
