@@ -435,6 +435,11 @@ class Book:
                 one.state = RoundState.FORGOTTEN
                 self.keep(one)
 
+    def forget_run_over(self, message_id: str) -> None:
+        """The newest run over a message was rolled back, with those that it went on for."""
+        if (run_id := self._run_of.get(message_id, "")) in self._runs:
+            self.forget_line(origin_of(run_id, self.lineage))
+
     def keep_unsaved(self) -> None:
         """Write again what the store has refused."""
         for thing in list(self._refused.values()):
