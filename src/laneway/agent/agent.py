@@ -159,9 +159,22 @@ class AsyncAgent:
         start: bool = True,
         **overrides: Any,
     ) -> AsyncSession:
-        """A session that the store knows, with its conversation."""
+        """A session that the store knows, with its conversation.
+
+        Raises `UsageError` without a `session_store`. Of a session that the store does not know, whatever is done with
+        it first raises `UnknownSessionError`, and nothing is begun there.
+        """
         over = merge(options or SessionOptions(), SessionOptions(**{**overrides, "session_id": session_id}))
-        return self.session(workspace, over, start=start)
+        if over.session_store is None and self.options.session_store is None:
+            raise UsageError(
+                f"resume_session({session_id!r}) requires a session_store",
+                hint="give the agent one: session_store=FileSessionStore('sessions'); agent.session() begins a new one",
+            )
+        session = self.session(workspace, over, start=False)
+        session.is_resumed = True
+        if start and _has_loop():
+            session.start()
+        return session
 
     async def stored_sessions(self, *, tenant: str = "default", after: str = "", limit: int = 200) -> list[str]:
         """The ids of the sessions in the `session_store` of this agent, in alphabetical order after `after`.

@@ -181,6 +181,7 @@ class AsyncSession(
                 setting="session_id",
                 hint="use that one, or close it first",
             )
+        await self._check_known(host.inbox.engine.store.history)
         self.purse.open()
         self._own_budgets = host.budgets.own_of(self.owner)
         self.book = Book(host.inbox.engine, self.owner)

@@ -103,7 +103,10 @@ class Agent(Twin[AsyncAgent]):
         start: bool = True,
         **overrides: Any,
     ) -> Session:
-        """A session that the store knows, with its conversation."""
+        """A session that the store knows, with its conversation.
+
+        Raises `UsageError` without a `session_store`, and `UnknownSessionError` for one that the store does not know.
+        """
         more = {"workspace": workspace, "start": start, **overrides}
         make = functools.partial(self._twin.resume_session, session_id, options, **more)
         return Session(self._portal, self._portal.wait("Agent.resume_session()", _opened if start else _made, make))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from laneway import replay
-from laneway.errors import ClosedError, PassivatedError, UnknownRunError
+from laneway.errors import ClosedError, PassivatedError, UnknownRunError, UnknownSessionError, UsageError
 from laneway.mail import TurnState
 from laneway.models import ScriptedModel, say
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
@@ -43,7 +43,7 @@ async def test_a_past_that_is_looked_at_brings_nothing_back() -> None:
         assert (await session.run_snapshot(run)).prompt == "go"
         assert "act(key=" in await session.explain_run(run)
         assert "tool_end" in [event.event_type for event in await session.run_events(run)]
-        assert [str(said) for said in await session.history()][0] == "user: go"
+        assert next(str(said) for said in await session.history()) == "user: go"
         assert [entry.state for entry in await session.ledger()] == ["done"]
         await passing()
         assert model.requests == []
@@ -128,6 +128,58 @@ async def test_what_a_crash_has_left_is_not_told_as_going_on() -> None:
             assert (await session.run_snapshot(found.run_id)).reason == found.reason
             assert "it goes on when its session is opened" in found.reason
             assert "it goes on when its session is opened" in await session.explain_run(found.run_id)
+
+
+# ---- sessions that are resumed ----
+
+
+@pytest.mark.parametrize("start", [True, False])
+@simulated
+async def test_a_session_that_the_store_does_not_know_is_not_resumed(start: bool) -> None:
+    disk = MemoryDisk()
+    await cut(disk)
+    model = ScriptedModel([[say("one")], [say("two")]])
+    async with agent_of(model, Bench(), session_store=MemoryStore(disk)) as agent:
+        await session_of(agent, session_id="review-7", tenant_id="acme").send("go")
+        await session_of(agent, session_id="review-8").send("go")
+        session = agent.resume_session("reveiw-7", start=start)
+        for ask in (session.runs, session.history, lambda: session.send("hello"), session.ready):
+            with pytest.raises(UnknownSessionError, match="there is no session 'reveiw-7' in this MemoryStore") as told:
+                await ask()
+        assert told.value.near == ("review-8",)
+        assert "did you mean 'review-8'? agent.session(session_id='reveiw-7') begins a new one" in str(told.value)
+        await session.close()
+        with pytest.raises(UnknownSessionError, match=r"of tenant 'acme'.*did you mean 'review-7'\?"):
+            await agent.resume_session("review-8", tenant_id="acme").ready()
+        assert await agent.stored_sessions() == ["review-8", "s"]
+
+
+@simulated
+async def test_a_session_with_a_past_is_resumed_even_if_it_has_only_labels() -> None:
+    disk = MemoryDisk()
+    await cut(disk)
+    async with agent_of(ScriptedModel([]), session_store=MemoryStore(disk)) as agent:
+        await session_of(agent, session_id="labelled", principal="user:42").ready()
+    async with agent_of(ScriptedModel([[say("on")]]), Bench(), session_store=MemoryStore(disk)) as agent:
+        resumed = await agent.resume_session("labelled").ready()
+        assert resumed.principal() == "user:42"
+        again = agent.resume_session("s")
+        await again.wait_idle()
+        assert (await again.runs())[-1].answer == "on"
+
+
+@simulated
+async def test_nothing_is_resumed_without_a_store() -> None:
+    async with agent_of(ScriptedModel([])) as agent:
+        with pytest.raises(UsageError, match=r"resume_session\('s'\) requires a session_store"):
+            agent.resume_session("s")
+
+
+def test_a_sync_session_that_is_not_there_is_told_at_once(tmp_path: Any) -> None:
+    with Agent(ScriptedModel([]), session_store=FileSessionStore(tmp_path)) as agent:
+        with pytest.raises(UnknownSessionError, match=r"no session 's' in .*sessions\.db"):
+            agent.resume_session("s")
+        assert agent.sessions() == []
 
 
 def test_a_sync_session_is_not_opened_to_look_either(tmp_path: Any) -> None:
