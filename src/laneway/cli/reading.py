@@ -7,7 +7,8 @@ empty. Nothing is changed, and nobody is held up.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
@@ -19,7 +20,7 @@ from laneway.errors import (
     UnknownTaskError,
     UsageError,
 )
-from laneway.identity import IDENTITY, Identity
+from laneway.identity import IDENTITY, Identity, wanted_labels
 from laneway.kernel import stories
 from laneway.kernel.mailbox import decode_approval, session_id
 from laneway.kernel.messages import decode_message
@@ -43,6 +44,7 @@ OURS: Final = "laneway."  # workspaces of the gateway itself: tokens, what opera
 PAGE: Final = 1_000
 TASKS_MAX: Final = 20_000  # of a session, for those of one run
 SUBAGENT: Final = "~"
+SESSIONS_MAX: Final = 100_000  # that are looked through for those with a label
 
 
 class StoreReader:
@@ -138,15 +140,21 @@ class StoreReader:
     def _is_ours(self, row: StateRow | MessageRow, session: str | None) -> bool:
         return row.tenant == self._tenant and (session is None or row.session == session)
 
-    def sessions(self, *, limit: int = 200, after: str = "", active: bool = False) -> dict[str, Any]:
-        """The sessions that have messages."""
+    def sessions(
+        self, *, limit: int = 200, after: str = "", active: bool = False, label: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """The sessions that have messages, perhaps only those with some labels."""
+        wanted = wanted_labels(label).items()
         turns = {row.session: row for row in self._live("turn")}
         waiting: dict[str, int] = {}
         for row in self._waiting():
             waiting[row.session] = waiting.get(row.session, 0) + 1
-        keys = self._rows.sessions(self._tenant, self.workspace, after=after, limit=limit)
+        most = SESSIONS_MAX if wanted else limit
+        keys = self._rows.sessions(self._tenant, self.workspace, after=after, limit=most)
         if active:
-            keys = sorted({*turns, *waiting})[:limit]
+            keys = sorted({*turns, *waiting})[:most]
+        if wanted:
+            keys = list(islice((key for key in keys if wanted <= self._labels(key).items()), limit))
         shown = [key for key in keys if SUBAGENT not in key]
         items = [self._summary(key, turns.get(key), waiting.get(key, 0)) for key in shown]
         return _page(items, keys[-1] if len(keys) >= limit else None)
