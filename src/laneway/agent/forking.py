@@ -39,7 +39,19 @@ if TYPE_CHECKING:
     from laneway.rows import Owner, Row
     from laneway.runtime.arrivals import Beside
 
-__all__ = ("FORK", "SAID", "Fork", "Forking", "Wish", "check_step", "find_fork", "fork_into", "forked_from", "past_of")
+__all__ = (
+    "FORK",
+    "SAID",
+    "Fork",
+    "Forking",
+    "Wish",
+    "check_step",
+    "find_fork",
+    "fork_into",
+    "forked_from",
+    "forks_among",
+    "past_of",
+)
 
 SAID: Final = "laneway.said"
 """What a run that is forked was told and has not answered yet."""
@@ -348,11 +360,19 @@ async def forked_from(session: AsyncSession) -> Fork:
 async def find_fork(history: History, owner: Owner) -> Fork | None:
     """Where the session of an owner comes from; None: it began by itself."""
     row = await history.state(FORK, session_id(owner))
-    if row is None:
-        return None
+    return None if row is None else _fork_in(row)
+
+
+async def forks_among(history: History, owners: Sequence[Owner]) -> list[Fork]:
+    """Those of some sessions that are forks; the store is asked for them together."""
+    rows = await history.states_by_id(FORK, [session_id(each) for each in owners]) if owners else []
+    return [_fork_in(row) for row in rows if row is not None]
+
+
+def _fork_in(row: StateRow) -> Fork:
     facts = json.loads(row.body)
     return Fork(
-        session_id=owner.session,
+        session_id=row.session,
         from_run=facts["run_id"],
         step=facts["step"],
         message_id=facts.get("message_id", ""),

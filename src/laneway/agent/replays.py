@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from laneway.dialogue import ToolSpec
     from laneway.ports import History
 
-__all__ = ("FORK", "SessionCode", "history_of", "how_ended", "known_of", "reading_book", "tell_stored")
+__all__ = ("FORK", "SessionCode", "fork_of", "history_of", "how_ended", "known_of", "reading_book", "tell_stored")
 
 FORK: Final = "fork"
 """The kind of the row that says where a session comes from."""
@@ -88,14 +88,14 @@ async def history_of(history: History, owner: Owner, run_id: str) -> RunHistory:
         "reason": body.get("reason") or "",
         "recorded": bool(steps),
     }
-    if (fork := await _fork_of(history, owner, body.get("messages") or ())) is not None:
+    if (fork := await fork_of(history, owner, body.get("messages") or ())) is not None:
         about["fork"] = fork
     if not steps:
         steps = await reader.from_checkpoints(row)
     return RunHistory(about=about, steps=tuple(steps))
 
 
-async def _fork_of(history: History, owner: Owner, messages: Sequence[str]) -> Op | None:
+async def fork_of(history: History, owner: Owner, messages: Sequence[str]) -> Op | None:
     """From where the run over these messages goes on, if it is the first of a fork."""
     row = await history.state(FORK, session_id(owner))
     facts = {} if row is None else json.loads(row.body)

@@ -42,6 +42,7 @@ __all__ = ("StoreReader",)
 
 OURS: Final = "laneway."  # workspaces of the gateway itself: tokens, what operators did
 PAGE: Final = 1_000
+FORK: Final = "fork"  # the kind of the row that says where a session comes from
 TASKS_MAX: Final = 20_000  # of a session, for those of one run
 SUBAGENT: Final = "~"
 SESSIONS_MAX: Final = 100_000  # that are looked through for those with a label
@@ -287,10 +288,35 @@ class StoreReader:
             "completion_tokens": 0,
             "cost": None,
             "resumed_from": None,
+            "forked_from": self._forked_from(self._turn(run_id)),
             "tools": [],
             "waits_for": "",
         }
         return {**_run(self._turn(run_id)), **more}
+
+    def _forked_from(self, row: StateRow) -> dict[str, Any] | None:
+        facts = self._fork(row.session)
+        is_first = facts.get("message_id", "") in json.loads(row.body)["messages"]
+        return {"run_id": facts["run_id"], "step": facts["step"]} if is_first else None
+
+    def _fork(self, key: str) -> dict[str, Any]:
+        """Where a session comes from; empty: it began by itself."""
+        row = self._rows.state(FORK, session_id(Owner(self._tenant, self.workspace, key)))
+        return {} if row is None else dict(json.loads(row.body))
+
+    def run_forks(self, run_id: str) -> dict[str, Any]:
+        """The sessions that go on from a run."""
+        self._turn(run_id)
+        keys = self._rows.sessions(self._tenant, self.workspace, limit=SESSIONS_MAX)
+        forks = [
+            (key, fork) for key in keys if SUBAGENT not in key and (fork := self._fork(key)).get("run_id") == run_id
+        ]
+        return _page(
+            [
+                {"session_key": key, "from_run": run_id, "step": fork["step"], "message_id": fork.get("message_id")}
+                for key, fork in forks
+            ]
+        )
 
     def run_story(self, run_id: str) -> dict[str, Any]:
         """Everything that has happened to a run."""
@@ -445,6 +471,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "messages/*/explain": StoreReader.message_story,
     "runs/*": StoreReader.run,
     "runs/*/explain": StoreReader.run_story,
+    "runs/*/forks": StoreReader.run_forks,
     "approvals": StoreReader.approvals,
     "schedules": StoreReader.schedules,
     "budgets": StoreReader.budgets,
