@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         UnknownLaneError,
         UnknownMessageError,
         UnknownRunError,
+        UnknownSessionError,
         UnknownStoreError,
         UnknownTaskError,
         UnstorableError,
@@ -403,6 +404,7 @@ __all__ = (
     "UnknownLaneError",
     "UnknownMessageError",
     "UnknownRunError",
+    "UnknownSessionError",
     "UnknownStoreError",
     "UnknownTaskError",
     "Unpriced",
@@ -437,7 +439,8 @@ _HOMES = {
             "RetryLater RunCancelledError RunFailedError StoreCorruptError StoreInUseError StoreUnavailableError "
             "StoreVersionError ToolArgumentsError ToolFailedError TransportUnavailableError UnavailableError "
             "UnknownHandlerError UnknownJobError UnknownLaneError UnknownMessageError UnknownRunError "
-            "UnknownStoreError UnknownTaskError UnstorableError UsageError WaitTimeoutError WrongThreadError"
+            "UnknownSessionError UnknownStoreError UnknownTaskError UnstorableError UsageError WaitTimeoutError "
+            "WrongThreadError"
         ),
         "external": "ExternalTask ExternalTaskResult Lease Progress TaskState",
         "identity": "Identity",

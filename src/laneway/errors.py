@@ -15,6 +15,7 @@ LanewayError                 code (stable text), the facts as attributes, a hint
 │  ├─ UnknownStoreError      no store is behind that address
 │  ├─ ArchiveError           the file is no session, or not one that can be imported
 │  ├─ UnknownRunError        there is nothing to resume under that id
+│  ├─ UnknownSessionError    the store has no session of that name
 │  ├─ UnknownTaskError       no external task has that id
 │  ├─ NotFoundError          there is no such thing, or it is not yours
 │  ├─ HistoryError           a file is no history of a run that can be used
@@ -67,6 +68,7 @@ One table, `REACTIONS`, maps the bases to an HTTP status and an exit code.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
 __all__ = (
@@ -127,6 +129,7 @@ __all__ = (
     "UnknownLaneError",
     "UnknownMessageError",
     "UnknownRunError",
+    "UnknownSessionError",
     "UnknownStoreError",
     "UnknownTaskError",
     "UnstorableError",
@@ -316,6 +319,25 @@ class UnknownRunError(UsageError):
     """There is nothing to resume under that id."""
 
     code = "unknown_run"
+
+
+class UnknownSessionError(UsageError):
+    """A store has no session of that name; `near` are the names there that are like it."""
+
+    code = "unknown_session"
+
+    def __init__(self, *, session_id: str, tenant: str = "default", store: str, near: Iterable[str] = ()) -> None:
+        whose = "" if tenant == "default" else f" of tenant {tenant!r}"
+        names = tuple(near)
+        guess = f"did you mean {' or '.join(map(repr, names))}? " if names else ""
+        super().__init__(
+            f"there is no session {session_id!r}{whose} in {store}",
+            hint=f"{guess}agent.session(session_id={session_id!r}) begins a new one; agent.stored_sessions() lists all",
+        )
+        self.session_id = session_id
+        self.tenant = tenant
+        self.store = store
+        self.near = names
 
 
 class UnknownTaskError(UsageError):
@@ -731,6 +753,7 @@ REACTIONS: Final[dict[type[LanewayError], Reaction]] = {
     UnknownLaneError: Reaction(404, 2),
     UnknownMessageError: Reaction(404, 2),
     UnknownRunError: Reaction(404, 2),
+    UnknownSessionError: Reaction(404, 2),
     UnknownTaskError: Reaction(404, 2),
     MailboxFullError: Reaction(429, 3),
     LaneFullError: Reaction(429, 3),

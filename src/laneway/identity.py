@@ -7,14 +7,23 @@ the caller says then counts more than what is stored, and what an operator has s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Final
 
 from laneway.errors import ConfigError
 
-__all__ = ("AT_WORK", "IDENTITY", "IDENTITY_LABELS", "IDENTITY_MAX", "Identity", "identity_label", "tenant_label")
+__all__ = (
+    "AT_WORK",
+    "IDENTITY",
+    "IDENTITY_LABELS",
+    "IDENTITY_MAX",
+    "Identity",
+    "identity_label",
+    "tenant_label",
+    "wanted_labels",
+)
 
 IDENTITY: Final = "identity"
 """The kind of the row that keeps the labels of a session."""
@@ -77,6 +86,24 @@ class Identity:
 
 
 IDENTITY_LABELS: Final = tuple(each.name for each in fields(Identity))
+
+
+def wanted_labels(texts: Iterable[str]) -> dict[str, str]:
+    """The labels that sessions are looked for by, each written as `principal=user:42`."""
+    wanted: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or name not in IDENTITY_LABELS:
+            raise ConfigError(
+                f"no session is labelled {text!r:.100}",
+                setting="label",
+                value=text,
+                hint=f"name=value, and the names are {', '.join(IDENTITY_LABELS)}",
+            )
+        if wanted.setdefault(name, identity_label(name, value)) != value:
+            raise ConfigError(f"{name} is asked for twice", setting="label", value=text, hint="a session has one")
+    return wanted
+
 
 AT_WORK: ContextVar[Identity | None] = ContextVar("laneway_identity", default=None)
 """The labels of the session whose run goes on here: every line of the log that is written in it has them."""

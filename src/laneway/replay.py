@@ -4,7 +4,7 @@
 from laneway import replay
 
 history = replay.load("run.jsonl")      # written by `laneway run export`, or by `replay.save`
-again = replay.run(history)             # without a model, without a tool, on any machine
+again = replay.run(history)             # without a model, without a tool, on any machine; a path does as well
 assert replay.dump(again.history) == replay.dump(history)
 print(replay.diff(history, replay.load("other.jsonl")))
 ```
@@ -18,14 +18,17 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from laneway.errors import HistoryError, text_of
+from laneway.errors import HistoryError, UsageError, text_of
 from laneway.kernel.histories import RunHistory, read_history, write_history
-from laneway.kernel.replaying import Code, Difference, Replay, diff, play
+from laneway.kernel.replaying import Code, Difference, Replay, play
+from laneway.kernel.replaying import diff as parting
 from laneway.runtime.whole_files import whole_file
 
 __all__ = ("Code", "Difference", "Replay", "RunHistory", "diff", "dump", "load", "loads", "run", "save")
+
+Source: TypeAlias = RunHistory | str | os.PathLike[str]
 
 FILE_MAX: Final = 1 << 30
 """A file that is larger is no history that anybody would wait for."""
@@ -69,9 +72,30 @@ def save(history: RunHistory, path: str | os.PathLike[str]) -> None:
         file.write(write_history(history).encode())
 
 
-def run(history: RunHistory, code: Code | None = None, *, upto: int | None = None) -> Replay:
-    """Make a run again; no model and no tool is called. With `upto` only what is before that step.
+def diff(one: Source, other: Source) -> Difference | None:
+    """Where two histories, or the files of them, part; None if they do not.
 
-    Raises `ReplayDivergedError` at the first step that goes another way than it is written.
+    Times, ids and what watchers were told do not count. A run and the first run of its fork are compared from the step
+    of the fork on.
     """
-    return play(history, code, upto=upto)
+    return parting(_history(one), _history(other))
+
+
+def run(history: Source, code: Code | None = None, *, upto: int | None = None) -> Replay:
+    """Make a run again, of a history or of the file of one; no model and no tool is called.
+
+    With `upto` only what is before that step. Raises `ReplayDivergedError` at the first step that goes another way than
+    it is written.
+    """
+    return play(_history(history), code, upto=upto)
+
+
+def _history(source: Source) -> RunHistory:
+    if isinstance(source, RunHistory):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return load(source)
+    raise UsageError(
+        f"{source!r:.100} is neither the history of a run nor the path of one",
+        hint="session.run_history(run_id) gives a history, replay.loads(text) makes one of its text",
+    )

@@ -213,3 +213,20 @@ async def test_a_request_that_is_answered_asks_nobody_any_more(tmp_path: Path) -
         connection.execute("UPDATE states SET state = 'approved' WHERE kind = 'approval'")  # then its server was killed
     assert json.loads(run("approve", "--store", store, "--json").stdout)["items"] == []
     assert "asks to be allowed" not in run("status", "--store", store).stdout
+
+
+async def test_sessions_are_listed_by_their_labels_with_a_server_and_without(tmp_path: Path) -> None:
+    async with cli_stage(tmp_path) as cli:
+        for key, who in (("a", "user:42"), ("b", "user:7"), ("c", "user:42")):
+            await cli.json("session", "label", key, "--principal", who)
+            await cli.server.send(key, "hello")
+        for more in ((), ("--store", cli.store)):
+            found = await cli.json("session", "ls", "--label", "principal=user:42", *more)
+            assert [each["session_key"] for each in found["items"]] == ["a", "c"]
+            one = await cli.json("session", "ls", "--label", "principal=user:42", "--limit", "1", *more)
+            assert ([each["session_key"] for each in one["items"]], one["next"]) == (["a"], "a")
+            nobody = await cli.run("session", "ls", "--label", "principal=nobody", *more)
+            assert "No session has principal=nobody." in nobody.stdout + nobody.stderr
+            wrong = await cli.run("session", "ls", "--label", "colour=red", *more)
+            assert wrong.exit_code == 2
+            assert "the names are tenant_id, principal" in wrong.stderr

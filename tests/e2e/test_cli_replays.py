@@ -63,6 +63,14 @@ async def test_runs_are_exported_replayed_compared_and_forked(tmp_path: Path) ->
         step = next(at for at, each in enumerate(replay.load(file).steps, 1) if each["op"] == "ask" and each["n"] == 2)
         forked = await stage.json("run", "fork", first, "--step", str(step), "--session", "mine")
         await stage.server.gateway.default.inbox.wait(forked["message_id"])
+        (heir,) = (await stage.json("run", "ls", "mine"))["items"]
+        for more in ((), ("--store", stage.store)):
+            source = (await stage.run("run", "show", first, *more)).stdout
+            assert f"Run {first} of session s1 has succeeded" in source
+            assert f"mine (at step {step})" in source
+            assert f"{first}, at step {step}" in (await stage.run("run", "show", heir["run_id"], *more)).stdout
+            assert (await stage.json("run", "show", second, *more))["forks"] == []
+        await stage.server.gateway.default.inbox.wait(forked["message_id"])
         (found,) = (await stage.json("run", "ls", "mine"))["items"]
         assert found["answer"] == "otherwise"
         parted = await stage.run("run", "diff", first, found["run_id"])

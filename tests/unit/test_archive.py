@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from laneway import ArchiveError, ConflictError, LanewayError, NotFoundError, StoreUnavailableError
+from laneway import ArchiveError, ClosedError, ConflictError, LanewayError, NotFoundError, StoreUnavailableError
 from laneway.agent.forking import find_fork
 from laneway.models import ScriptedModel, say
-from laneway.rows import Owner
+from laneway.rows import Loaded, Owner
 from laneway.runtime.archive import check_archive, export_session, import_into, import_session
 from laneway.runtime.erasing import ERASING, erase_all
 from laneway.stores.memory import MemoryDisk, MemoryStore
@@ -253,6 +253,42 @@ async def test_what_waits_goes_on_where_it_is_imported() -> None:
         assert [each.text for each in inbox.pending(S)] == ["wait"]
         await inbox.release(held)
         assert [each.answer for each in await finals(inbox, [held])] == ["re: wait"]
+
+
+@simulated
+async def test_a_session_is_not_adopted_by_an_inbox_that_is_closed() -> None:
+    lines = await file_of(await talked(MemoryDisk()))
+    store = MemoryStore()
+    async with new_inbox(Agent(), store=store) as inbox:
+        await import_session(store, lines, WHO)
+    with pytest.raises(ClosedError):
+        await inbox.engine.adopt(WHO)
+
+
+class Gated(MemoryStore):
+    """A store that loads no session before the test says so."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def load_session(self, owner: Owner) -> Loaded:
+        self.asked.set()
+        await self.gate.wait()
+        return await super().load_session(owner)
+
+
+@simulated
+async def test_an_import_that_meets_the_end_of_its_inbox_is_there_with_the_next_start() -> None:
+    lines = await file_of(await talked(MemoryDisk()))
+    disk = MemoryDisk()
+    store = Gated(disk)
+    async with new_inbox(Agent(), store=store) as inbox:
+        importing = asyncio.ensure_future(import_into(inbox.engine, lines, WHO))
+        await store.asked.wait()
+    assert (await importing).session == S
+    async with new_inbox(Agent(), store=MemoryStore(disk)) as inbox:
+        assert [line.text for line in await inbox.history(S)][-1] == "good"
 
 
 def _without_end(lines: list[bytes]) -> list[bytes]:

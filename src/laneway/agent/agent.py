@@ -97,11 +97,17 @@ class AsyncAgent:
     # ---- sessions ----
 
     def session(
-        self, workspace: str | os.PathLike[str] = ".", options: SessionOptions | None = None, **overrides: Any
+        self,
+        workspace: str | os.PathLike[str] = ".",
+        options: SessionOptions | None = None,
+        *,
+        start: bool = True,
+        **overrides: Any,
     ) -> AsyncSession:
         """A conversation whose tools work in that folder. Options may be given one by one, or as `SessionOptions`.
 
-        On a running loop a session with a `session_id` goes on by itself with what an earlier process has left.
+        On a running loop a session with a `session_id` goes on by itself with what an earlier process has left. With
+        `start=False` it rests until a method has something to do there: to read its past and to replay it is not that.
         """
         if self._closed:
             raise ClosedError(opened=True, what="agent")
@@ -140,16 +146,35 @@ class AsyncAgent:
             env=found.host or self._env,
         )
         self._sessions.append(session)
-        if _has_loop():
+        if start and _has_loop():
             session.start()
         return session
 
     def resume_session(
-        self, session_id: str, options: SessionOptions | None = None, *, workspace: str = ".", **overrides: Any
+        self,
+        session_id: str,
+        options: SessionOptions | None = None,
+        *,
+        workspace: str = ".",
+        start: bool = True,
+        **overrides: Any,
     ) -> AsyncSession:
-        """A session that the store knows, with its conversation."""
+        """A session that the store knows, with its conversation.
+
+        Raises `UsageError` without a `session_store`. Of a session that the store does not know, whatever is done with
+        it first raises `UnknownSessionError`, and nothing is begun there.
+        """
         over = merge(options or SessionOptions(), SessionOptions(**{**overrides, "session_id": session_id}))
-        return self.session(workspace, over)
+        if over.session_store is None and self.options.session_store is None:
+            raise UsageError(
+                f"resume_session({session_id!r}) requires a session_store",
+                hint="give the agent one: session_store=FileSessionStore('sessions'); agent.session() begins a new one",
+            )
+        session = self.session(workspace, over, start=False)
+        session.is_resumed = True
+        if start and _has_loop():
+            session.start()
+        return session
 
     async def stored_sessions(self, *, tenant: str = "default", after: str = "", limit: int = 200) -> list[str]:
         """The ids of the sessions in the `session_store` of this agent, in alphabetical order after `after`.

@@ -402,7 +402,8 @@ class Background:
     async def run_over(self, run: Run) -> None:
         """A run has ended: if somebody has ended it, its calls end with it. Its round says how, and no message does."""
         reason = run.turn._entry.cancelled
-        mine = [call for call in self._live.values() if call.run_id == run.id]
+        line = self._session.host.inbox.engine.kernel.started_in(run.turn._entry)
+        mine = [call for call in self._live.values() if call.run_id == run.id or call.id in line]
         if reason and mine and not run.goes_on_later:
             for call in mine:
                 call.end_quietly(reason)

@@ -55,8 +55,9 @@ RUN_PAGE = 50
 class Book:
     """What was said and done in one session."""
 
-    def __init__(self, engine: MailEngine, owner: Owner) -> None:
+    def __init__(self, engine: MailEngine, owner: Owner, *, is_read_only: bool = False) -> None:
         self._engine = engine
+        self._is_read_only = is_read_only  # its session is not in memory: what is open there is none of ours
         self.owner = owner
         self.rounds: list[Round] = []
         self._runs: dict[str, list[Round]] = {}
@@ -98,6 +99,8 @@ class Book:
         for one in rounds:
             self._add(one)
         self.entries = {entry.key: entry for entry in entries}
+        if self._is_read_only:
+            return
         self._left = [one for one in self.rounds if one.state is RoundState.ACTING]
         self._close_left()
         for entry in entries:
@@ -432,6 +435,11 @@ class Book:
             if one.state is not RoundState.FORGOTTEN and origin_of(one.run_id, self.lineage) == origin:
                 one.state = RoundState.FORGOTTEN
                 self.keep(one)
+
+    def forget_run_over(self, message_id: str) -> None:
+        """The newest run over a message was rolled back, with those that it went on for."""
+        if (run_id := self._run_of.get(message_id, "")) in self._runs:
+            self.forget_line(origin_of(run_id, self.lineage))
 
     def keep_unsaved(self) -> None:
         """Write again what the store has refused."""

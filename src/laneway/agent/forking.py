@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from laneway.agent.identified import Kept, inherit, read_labels
+from laneway.agent.identified import Kept, inherit, labels_in, read_labels
+from laneway.agent.looking import Looking, Past
 from laneway.agent.replays import FORK, SessionCode, history_of, known_of
 from laneway.dialogue import Answer, Prompt, Results
 from laneway.errors import UnknownRunError, UsageError
@@ -39,7 +39,19 @@ if TYPE_CHECKING:
     from laneway.rows import Owner, Row
     from laneway.runtime.arrivals import Beside
 
-__all__ = ("FORK", "SAID", "Fork", "Forking", "Wish", "check_step", "find_fork", "fork_into", "forked_from", "past_of")
+__all__ = (
+    "FORK",
+    "SAID",
+    "Fork",
+    "Forking",
+    "Wish",
+    "check_step",
+    "find_fork",
+    "fork_into",
+    "forked_from",
+    "forks_among",
+    "past_of",
+)
 
 SAID: Final = "laneway.said"
 """What a run that is forked was told and has not answered yet."""
@@ -65,7 +77,7 @@ class Fork:
     digest: str = ""
 
 
-class Forking(ABC):
+class Forking(Looking):
     """The side of a session that has to do with histories."""
 
     session_id: str
@@ -85,10 +97,6 @@ class Forking(ABC):
         """Who gives it a past has this."""
         return asyncio.Lock()
 
-    @abstractmethod
-    async def ready(self) -> Any:
-        """Open what is needed."""
-
     def system_text(self) -> str:
         """The system prompt, with what skills and sub-agents add to it."""
         parts = (self.settings.system, self.skills.system_text(), self.delegates.system_text())
@@ -96,19 +104,27 @@ class Forking(ABC):
 
     async def run_history(self, run_id: str) -> RunHistory:
         """Everything that went into a run of this session; `laneway.replay.save` makes a file of it."""
-        await self.ready()
-        await self.book.committed()
-        return await history_of(self.host.inbox.engine.store.history, self.owner, run_id)
+        async with self._past() as past:
+            return await self._history_in(past, run_id)
+
+    async def _history_in(self, past: Past, run: str | RunHistory) -> RunHistory:
+        if isinstance(run, RunHistory):
+            return run
+        if past.is_live:
+            await past.book.committed()
+        return await history_of(past.history, self.owner, run)
 
     async def replay(self, run: str | RunHistory) -> Replay:
         """Make a run again with the system prompt and the tools of this session; no model and no tool is called.
 
         `run` is a run of this session, or a history from elsewhere. Raises `ReplayDivergedError` with the first step
-        that would not happen in the same way today.
+        that would not happen in the same way today. A session that is not in memory is not opened for it.
         """
-        await self.ready()
-        history = run if isinstance(run, RunHistory) else await self.run_history(run)
-        return play(history, SessionCode(self))  # type: ignore[arg-type]  # it is a session
+        async with self._past() as past:
+            history = await self._history_in(past, run)
+            if not past.is_live:  # the tools of its servers are part of what its model is told
+                await self._agent.sources.equip(self)  # type: ignore[arg-type]  # it is a session
+        return play(history, SessionCode(self))  # type: ignore[arg-type]
 
     async def fork(
         self,
@@ -123,21 +139,21 @@ class Forking(ABC):
 
         Calls that had not begun at the step are made; a write that had is not, and keeps what it has come to, or is
         `unknown`. Without `step` it goes on after the last one, which needs a `prompt` if the run is over. With a
-        `prompt` it is told that. The run stays as it is. Wait for the end with `wait_idle`.
+        `prompt` it is told that. The run stays as it is, and so does this session: if it is at rest, it stays there.
+        Wait for the end with `wait_idle`.
         """
-        await self.ready()
-        history = run if isinstance(run, RunHistory) else await self.run_history(run)
-        check_step(history, step)
-        past_of(history, step, prompt)
-        name = session_id or self.host.env.ids.new_id("session")
+        async with self._past() as past:
+            history = await self._history_in(past, run)
+            check_step(history, step)
+            past_of(history, step, prompt)
+            known = await known_of(past.history, self.owner, history.run_id)
+            wish = Wish(step=step, prompt=prompt, known=known, labels=await labels_in(past.history, self.owner))
+            name = session_id or past.ids.new_id("session")
         options = replace_options(self.options, overrides)
         session = self._agent.session(self._workspace, options, session_id=name)
         try:
             async with session.forking:
-                engine = self.host.inbox.engine
-                known = await known_of(engine.store.history, self.owner, history.run_id)
-                labels = await read_labels(engine, self.owner)
-                await fork_into(session, history, Wish(step=step, prompt=prompt, known=known, labels=labels))
+                await fork_into(session, history, wish)
         except BaseException:
             await session.close()  # nobody else has it, and it may be asked for again
             raise
@@ -344,11 +360,19 @@ async def forked_from(session: AsyncSession) -> Fork:
 async def find_fork(history: History, owner: Owner) -> Fork | None:
     """Where the session of an owner comes from; None: it began by itself."""
     row = await history.state(FORK, session_id(owner))
-    if row is None:
-        return None
+    return None if row is None else _fork_in(row)
+
+
+async def forks_among(history: History, owners: Sequence[Owner]) -> list[Fork]:
+    """Those of some sessions that are forks; the store is asked for them together."""
+    rows = await history.states_by_id(FORK, [session_id(each) for each in owners]) if owners else []
+    return [_fork_in(row) for row in rows if row is not None]
+
+
+def _fork_in(row: StateRow) -> Fork:
     facts = json.loads(row.body)
     return Fork(
-        session_id=owner.session,
+        session_id=row.session,
         from_run=facts["run_id"],
         step=facts["step"],
         message_id=facts.get("message_id", ""),

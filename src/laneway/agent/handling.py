@@ -6,18 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
+from laneway.agent.session_lanes import INTERNAL
 from laneway.checked import made_of, refuse_unknown
 from laneway.errors import UsageError
 from laneway.external import ExternalTask, ExternalTaskResult
 from laneway.options import DEFAULT_TIMEOUT_MS, LaneHandlerConfig
 from laneway.records import check_labels
+from laneway.tools.lanes import QUERY, lane_of
 
 if TYPE_CHECKING:
     from laneway.agent.externals import Externals
     from laneway.agent.hooks import Hooks
     from laneway.agent.host import Host
     from laneway.agent.session_lanes import SessionLanes
+    from laneway.agent.settings import SessionSettings
     from laneway.agent.subagents import Delegates
+    from laneway.dialogue import ToolCall, ToolSpec
+    from laneway.ports import Tool
     from laneway.runtime.task_desk import TaskDesk
 
 __all__ = ("Handling",)
@@ -31,6 +36,8 @@ class Handling(ABC):
     externals: Externals
     delegates: Delegates
     host: Host
+    settings: SessionSettings
+    toolbox: Mapping[str, Tool]
 
     @abstractmethod
     async def ready(self) -> Any:
@@ -56,6 +63,30 @@ class Handling(ABC):
     def hook_count(self) -> int:
         """How many hooks there are."""
         return len(self.hooks)
+
+    # ---- lanes ----
+
+    def has_queue(self) -> bool:
+        """Whether its tools run through lanes."""
+        return self.settings.queue_config is not None
+
+    def lane_of(self, spec: ToolSpec) -> str:
+        """The lane of a tool here."""
+        return lane_of(spec, self.settings.tool_lanes)
+
+    def may_run_beside(self, call: ToolCall) -> bool:
+        """Whether a call may run beside its neighbours: reads in the query lane, and tools that say so."""
+        tool, queue = self.toolbox.get(call.name), self.settings.queue_config
+        if queue is None or tool is None:
+            return False
+        lane = self.lane_of(tool.spec)
+        if lane == QUERY or tool.spec.parallel:
+            return True
+        if tool.spec.local:  # what never goes out does not follow the handler of its lane
+            return False
+        # one that was never opened has no lanes yet, and is asked all the same when somebody replays a run
+        handler = queue.lane_handlers.get(lane, INTERNAL) if self.lanes is None else self.lanes.handler_of(lane)
+        return not handler.ordered
 
     # ---- lane handlers and external tasks ----
 

@@ -182,9 +182,9 @@ class Hosted(Peering):
     async def passivate(self, reason: str = "", *, deadline_ms: int | None = None) -> None:
         """Come to a boundary within the deadline (30 s), be stored whole, and leave memory.
 
-        What runs then is cut as by a close, and goes on when the session is opened again: by the next call of any
-        method here, or elsewhere. What waits stays in the store. In a gateway this object ends with it, and the next
-        message, approval or result of a task has the session opened again.
+        What runs then is cut as by a close, and goes on when the session is opened again: by the next call that has
+        something to do here (to read its past is not that), or elsewhere. What waits stays in the store. In a gateway
+        this object ends with it, and the next message, approval or result of a task has the session opened again.
         """
         checked = host_event(PassivationRequestedEvent(reason=reason, deadline_ms=deadline_ms))
         limit = DEADLINE_MS if deadline_ms is None else deadline_ms

@@ -16,10 +16,21 @@ if TYPE_CHECKING:
 
     from laneway.agent.session import AsyncSession
     from laneway.agent.settings import SessionSettings
+    from laneway.ports import History
     from laneway.rows import Owner
     from laneway.runtime.mail_engine import MailEngine
 
-__all__ = ("Identified", "Kept", "identity_of", "inherit", "read_labels", "relabel", "restore", "store_labels")
+__all__ = (
+    "Identified",
+    "Kept",
+    "identity_of",
+    "inherit",
+    "labels_in",
+    "read_labels",
+    "relabel",
+    "restore",
+    "store_labels",
+)
 
 GIVEN: Final = "given"
 """Where a row says which labels an operator has said."""
@@ -106,7 +117,12 @@ async def restore(session: AsyncSession) -> None:
 
 async def read_labels(engine: MailEngine, owner: Owner) -> Kept:
     """The labels that are stored with a session."""
-    return Kept.of(await engine.store.history.state(IDENTITY, session_id(owner)))
+    return await labels_in(engine.store.history, owner)
+
+
+async def labels_in(history: History, owner: Owner) -> Kept:
+    """The same, out of a store that somebody only reads."""
+    return Kept.of(await history.state(IDENTITY, session_id(owner)))
 
 
 async def store_labels(engine: MailEngine, owner: Owner, kept: Kept) -> None:

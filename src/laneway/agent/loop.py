@@ -21,6 +21,7 @@ from laneway.agent.host import account_of
 from laneway.agent.peers import attachments_of
 from laneway.agent.planning import Planner
 from laneway.agent.recording import Recording
+from laneway.agent.rolling_back import forget_rolled_back
 from laneway.agent.round_clock import RoundClock
 from laneway.agent.streams import EventLog
 from laneway.agent.tool_calls import CallMaker
@@ -275,6 +276,7 @@ class Run:
         turn = self.turn
         self.session.begin_run(self)
         await self.book.load()
+        await forget_rolled_back(self)
         self._phase(TurnState.THINKING)
         if self.session.compact_wanted(turn):
             self._rebase()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from laneway.dialogue import ToolSpec
     from laneway.ports import History
 
-__all__ = ("FORK", "SessionCode", "history_of", "how_ended", "known_of", "tell_stored")
+__all__ = ("FORK", "SessionCode", "fork_of", "history_of", "how_ended", "known_of", "reading_book", "tell_stored")
 
 FORK: Final = "fork"
 """The kind of the row that says where a session comes from."""
@@ -88,14 +88,14 @@ async def history_of(history: History, owner: Owner, run_id: str) -> RunHistory:
         "reason": body.get("reason") or "",
         "recorded": bool(steps),
     }
-    if (fork := await _fork_of(history, owner, body.get("messages") or ())) is not None:
+    if (fork := await fork_of(history, owner, body.get("messages") or ())) is not None:
         about["fork"] = fork
     if not steps:
         steps = await reader.from_checkpoints(row)
     return RunHistory(about=about, steps=tuple(steps))
 
 
-async def _fork_of(history: History, owner: Owner, messages: Sequence[str]) -> Op | None:
+async def fork_of(history: History, owner: Owner, messages: Sequence[str]) -> Op | None:
     """From where the run over these messages goes on, if it is the first of a fork."""
     row = await history.state(FORK, session_id(owner))
     facts = {} if row is None else json.loads(row.body)
@@ -116,13 +116,13 @@ def how_ended(row: StateRow) -> tuple[str, str]:
 
 async def tell_stored(history: History, row: StateRow) -> str:
     """What a run did, waited for and cost, and how it ended, in words, from what a store keeps."""
-    rounds = await _book(history, Owner(row.tenant, row.workspace, row.session)).read_run(row.id)
+    rounds = await reading_book(history, Owner(row.tenant, row.workspace, row.session)).read_run(row.id)
     return tell_run(row.id, row.state, *how_ended(row), rounds)
 
 
 async def known_of(history: History, owner: Owner, run_id: str) -> Known:
     """What a store knows by now of the calls of a run, for those who go on from a step of it."""
-    book = _book(history, owner)
+    book = reading_book(history, owner)
     rounds = await book.read_run(run_id)
     origin, before = run_id, rounds
     while before and before[0].resumed_from:
@@ -132,9 +132,10 @@ async def known_of(history: History, owner: Owner, run_id: str) -> Known:
     return Known(rounds={one.number: one for one in rounds}, entries=entries, origin=origin)
 
 
-def _book(history: History, owner: Owner) -> Book:
+def reading_book(history: History, owner: Owner) -> Book:
+    """The book of a session that is not in memory: it can be read, and nothing else."""
     engine = SimpleNamespace(store=SimpleNamespace(history=history))
-    return Book(cast("Any", engine), owner)  # which reads, and nothing else
+    return Book(cast("Any", engine), owner, is_read_only=True)
 
 
 class _Reader:
@@ -143,7 +144,7 @@ class _Reader:
     def __init__(self, history: History, owner: Owner) -> None:
         self._history = history
         self._owner = owner
-        self._book = _book(history, owner)
+        self._book = reading_book(history, owner)
 
     # ---- runs that were recorded ----
 

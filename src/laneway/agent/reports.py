@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from laneway.agent.looking import Looking, Past
 from laneway.agent.queue_records import QueueStats
 from laneway.agent.replays import how_ended
 from laneway.agent.results import RunInfo
@@ -44,9 +44,10 @@ if TYPE_CHECKING:
 __all__ = ("Reports", "stored_info")
 
 RUNS_MAX = 10_000
+LEFT_OPEN = "it was cut off there; it goes on when its session is opened"
 
 
-class Reports(ABC):
+class Reports(Looking):
     """Questions to a session."""
 
     session_id: str
@@ -59,10 +60,6 @@ class Reports(ABC):
     externals: Externals
     background_calls: Background
     _traces: deque[AgentEvent]
-
-    @abstractmethod
-    async def ready(self) -> Any:
-        """Open what is needed."""
 
     # ---- the queue ----
 
@@ -86,21 +83,27 @@ class Reports(ABC):
 
     async def runs(self) -> list[RunInfo]:
         """Every run of this session, oldest first."""
-        await self.ready()
-        await self.book.load()
-        rows = await self.host.inbox.engine.store.history.states(self.owner, "turn", limit=RUNS_MAX)
-        return [stored_info(row, self.book.run(row.id)) for row in rows]
+        async with self._past() as past:
+            await past.book.load()
+            rows = await past.history.states(self.owner, "turn", limit=RUNS_MAX)
+            return [_at_rest(stored_info(row, past.book.run(row.id)), past) for row in rows]
 
     async def run_snapshot(self, run_id: str) -> RunInfo:
         """What is known about one run; of the one that goes on, also what it waits for."""
-        await self.ready()
-        if self._run is not None and self._run.id == run_id:
-            return self._info(self._run)
-        await self.book.load()
-        row = await self.host.inbox.engine.store.history.state("turn", run_id)
-        if row is None or row.session != self.session_id or row.tenant != self.owner.tenant:
-            raise UnknownRunError(f"there is no run {run_id!r} in this session", hint="runs() lists them")
-        return stored_info(row, await self.book.read_run(run_id))
+        return (await self._snapshot(run_id))[0]
+
+    async def _snapshot(self, run_id: str) -> tuple[RunInfo, list[Round]]:
+        """The same, with the rounds of the run."""
+        async with self._past() as past:
+            if self._run is not None and self._run.id == run_id:
+                return self._info(self._run), list(self._run.machine.rounds)
+            if past.is_live:
+                await past.book.load()
+            row = await past.history.state("turn", run_id)
+            if row is None or row.session != self.session_id or row.tenant != self.owner.tenant:
+                raise UnknownRunError(f"there is no run {run_id!r} in this session", hint="runs() lists them")
+            rounds = await past.book.read_run(run_id)
+            return _at_rest(stored_info(row, rounds), past), rounds
 
     def _info(self, run: Run) -> RunInfo:
         facts: dict[str, Any] = {"prompt": run.turn.prompt, "reason": run.waits_for}
@@ -123,9 +126,7 @@ class Reports(ABC):
 
     async def explain_run(self, run_id: str) -> str:
         """What a run did, waited for and cost, and how it ended, in words; of one that goes on, as far as it is."""
-        found = await self.run_snapshot(run_id)
-        is_now = self._run is not None and self._run.id == run_id
-        rounds = self._run.machine.rounds if self._run is not None and is_now else await self.book.read_run(run_id)
+        found, rounds = await self._snapshot(run_id)
         return tell_run(run_id, found.state, found.reason, found.answer, rounds)
 
     def worker_began(self, entry: TaskEntry) -> None:
@@ -135,10 +136,12 @@ class Reports(ABC):
 
     async def run_events(self, run_id: str) -> list[AgentEvent]:
         """What a run has told, made again from its checkpoints: its pieces of text are joined."""
-        await self.run_snapshot(run_id)
+        async with self._past() as past:
+            await self._snapshot(run_id)
+            rounds = await past.book.read_run(run_id)
         events: list[AgentEvent] = []
         calls = tokens = 0
-        for one in await self.book.read_run(run_id):
+        for one in rounds:
             calls += len(one.answer.calls)
             tokens += one.usage.total_tokens
             events += _events_of(one, calls, tokens)
@@ -152,12 +155,12 @@ class Reports(ABC):
 
     async def ledger(self, state: LedgerState | str | None = None) -> list[LedgerEntry]:
         """The calls with side effects, oldest first: `ledger("unknown")` are those that somebody has to look at."""
-        await self.ready()
-        await self.book.load()
         if state is not None and state not in set(LedgerState):
             raise UsageError(f"there is no state {state!r}", hint=", ".join(LedgerState))
         wanted = None if state is None else LedgerState(state)
-        known = await self.book.all_entries()
+        async with self._past() as past:
+            await past.book.load()
+            known = await past.book.all_entries()
         found = [entry for entry in known if wanted in (None, entry.state)]
         return sorted(found, key=lambda entry: entry.seq)
 
@@ -165,6 +168,7 @@ class Reports(ABC):
         self, entry_id: str, reason: str, *, actor: str = "host", happened: bool | None = None
     ) -> LedgerEntry:
         """Say what became of a call of which nobody knew it; `happened` None: that could not be found out."""
+        await self.ready()
         found = next((entry for entry in await self.ledger() if entry_id in (entry.id, entry.key)), None)
         if found is None:
             raise UsageError(f"there is no ledger entry {entry_id!r}", hint="ledger() lists them")
@@ -173,6 +177,11 @@ class Reports(ABC):
         self.book.keep(settled)
         await self.book.committed()
         return settled
+
+
+def _at_rest(found: RunInfo, past: Past) -> RunInfo:
+    """What is known of a run; nobody is at work on one whose session is not in memory, whatever it was doing there."""
+    return found if past.is_live or TurnState(found.state).is_final else replace(found, reason=LEFT_OPEN)
 
 
 def stored_info(row: StateRow, rounds: list[Round]) -> RunInfo:

@@ -63,7 +63,6 @@ from laneway.kernel.rounds import RoundState
 from laneway.mail import Final, MessageKind, MessageState, Mode, Outcome, PendingMessage, Receipt
 from laneway.rows import Owner
 from laneway.runtime.artifacts import HOLDS, folder_of, holder_of
-from laneway.tools.lanes import QUERY, lane_of
 
 if TYPE_CHECKING:
     from laneway.agent.agent import AsyncAgent
@@ -86,7 +85,7 @@ COMPACT = "laneway.compact"
 
 
 class AsyncSession(
-    DirectTools, Handling, SkilledSession, Approving, Delegating, Budgeted, Identified, Hosted, Forking, Reports
+    Handling, DirectTools, SkilledSession, Approving, Delegating, Budgeted, Identified, Hosted, Forking, Reports
 ):
     """One conversation with an agent. Make it with `AsyncAgent.session`."""
 
@@ -182,6 +181,7 @@ class AsyncSession(
                 setting="session_id",
                 hint="use that one, or close it first",
             )
+        await self._check_known(host.inbox.engine.store.history)
         self.purse.open()
         self._own_budgets = host.budgets.own_of(self.owner)
         self.book = Book(host.inbox.engine, self.owner)
@@ -342,10 +342,6 @@ class AsyncSession(
     def workspace(self) -> str:
         """The folder its tools work in."""
         return self._workspace
-
-    def has_queue(self) -> bool:
-        """Whether its tools run through lanes."""
-        return self.settings.queue_config is not None
 
     # ---- messages ----
 
@@ -670,20 +666,6 @@ class AsyncSession(
 
     # ---- what the loop asks ----
 
-    def lane_of(self, spec: ToolSpec) -> str:
-        """The lane of a tool here."""
-        return lane_of(spec, self.settings.tool_lanes)
-
-    def may_run_beside(self, call: ToolCall) -> bool:
-        """Whether a call may run beside its neighbours: reads in the query lane, and tools that say so."""
-        tool = self.toolbox.get(call.name)
-        if self.lanes is None or tool is None:
-            return False
-        lane = self.lane_of(tool.spec)
-        if tool.spec.local:  # what never goes out does not follow the handler of its lane
-            return lane == QUERY or tool.spec.parallel
-        return lane == QUERY or tool.spec.parallel or not self.lanes.handler_of(lane).ordered
-
     def resume_wanted(self, turn: Turn) -> str:
         """The run that a message asks to go on with."""
         return str(_errand(turn, RESUME) or "")
@@ -758,10 +740,10 @@ class AsyncSession(
 
     async def history(self, conversation: int | None = None) -> list[Utterance]:
         """What was said in this conversation: prompts, answers and results, as a model would hear it."""
-        await self.ready()
-        await self.book.load()
-        wanted = self.host.inbox.engine.conversation(self.owner) if conversation is None else conversation
-        return self.book.utterances(wanted)
+        async with self._past() as past:
+            await past.book.load()
+            wanted = await self._conversation(past) if conversation is None else conversation
+            return past.book.utterances(wanted)
 
 
 def _errand(turn: Turn, name: str) -> Any:

@@ -641,7 +641,8 @@ class Delegates:
     async def run_over(self, run: Run) -> None:
         """A run has ended: if somebody has ended it, what it started ends with it, before anybody is told."""
         reason = run.turn._entry.cancelled
-        mine = [sub for sub in self._live.values() if sub.run_id == run.id]
+        line = self.session.host.inbox.engine.kernel.started_in(run.turn._entry)
+        mine = [sub for sub in self._live.values() if sub.run_id == run.id or sub.id in line]
         if reason and mine and not run.goes_on_later:
             for sub in mine:
                 sub.cancel(reason)

@@ -7,7 +7,8 @@ empty. Nothing is changed, and nobody is held up.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
@@ -19,7 +20,7 @@ from laneway.errors import (
     UnknownTaskError,
     UsageError,
 )
-from laneway.identity import IDENTITY, Identity
+from laneway.identity import IDENTITY, Identity, wanted_labels
 from laneway.kernel import stories
 from laneway.kernel.mailbox import decode_approval, session_id
 from laneway.kernel.messages import decode_message
@@ -41,8 +42,10 @@ __all__ = ("StoreReader",)
 
 OURS: Final = "laneway."  # workspaces of the gateway itself: tokens, what operators did
 PAGE: Final = 1_000
+FORK: Final = "fork"  # the kind of the row that says where a session comes from
 TASKS_MAX: Final = 20_000  # of a session, for those of one run
 SUBAGENT: Final = "~"
+SESSIONS_MAX: Final = 100_000  # that are looked through for those with a label
 
 
 class StoreReader:
@@ -138,15 +141,21 @@ class StoreReader:
     def _is_ours(self, row: StateRow | MessageRow, session: str | None) -> bool:
         return row.tenant == self._tenant and (session is None or row.session == session)
 
-    def sessions(self, *, limit: int = 200, after: str = "", active: bool = False) -> dict[str, Any]:
-        """The sessions that have messages."""
+    def sessions(
+        self, *, limit: int = 200, after: str = "", active: bool = False, label: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """The sessions that have messages, perhaps only those with some labels."""
+        wanted = wanted_labels(label).items()
         turns = {row.session: row for row in self._live("turn")}
         waiting: dict[str, int] = {}
         for row in self._waiting():
             waiting[row.session] = waiting.get(row.session, 0) + 1
-        keys = self._rows.sessions(self._tenant, self.workspace, after=after, limit=limit)
+        most = SESSIONS_MAX if wanted else limit
+        keys = self._rows.sessions(self._tenant, self.workspace, after=after, limit=most)
         if active:
-            keys = sorted({*turns, *waiting})[:limit]
+            keys = sorted({*turns, *waiting})[:most]
+        if wanted:
+            keys = list(islice((key for key in keys if wanted <= self._labels(key).items()), limit))
         shown = [key for key in keys if SUBAGENT not in key]
         items = [self._summary(key, turns.get(key), waiting.get(key, 0)) for key in shown]
         return _page(items, keys[-1] if len(keys) >= limit else None)
@@ -279,10 +288,35 @@ class StoreReader:
             "completion_tokens": 0,
             "cost": None,
             "resumed_from": None,
+            "forked_from": self._forked_from(self._turn(run_id)),
             "tools": [],
             "waits_for": "",
         }
         return {**_run(self._turn(run_id)), **more}
+
+    def _forked_from(self, row: StateRow) -> dict[str, Any] | None:
+        facts = self._fork(row.session)
+        is_first = facts.get("message_id", "") in json.loads(row.body)["messages"]
+        return {"run_id": facts["run_id"], "step": facts["step"]} if is_first else None
+
+    def _fork(self, key: str) -> dict[str, Any]:
+        """Where a session comes from; empty: it began by itself."""
+        row = self._rows.state(FORK, session_id(Owner(self._tenant, self.workspace, key)))
+        return {} if row is None else dict(json.loads(row.body))
+
+    def run_forks(self, run_id: str) -> dict[str, Any]:
+        """The sessions that go on from a run."""
+        self._turn(run_id)
+        keys = self._rows.sessions(self._tenant, self.workspace, limit=SESSIONS_MAX)
+        forks = [
+            (key, fork) for key in keys if SUBAGENT not in key and (fork := self._fork(key)).get("run_id") == run_id
+        ]
+        return _page(
+            [
+                {"session_key": key, "from_run": run_id, "step": fork["step"], "message_id": fork.get("message_id")}
+                for key, fork in forks
+            ]
+        )
 
     def run_story(self, run_id: str) -> dict[str, Any]:
         """Everything that has happened to a run."""
@@ -437,6 +471,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "messages/*/explain": StoreReader.message_story,
     "runs/*": StoreReader.run,
     "runs/*/explain": StoreReader.run_story,
+    "runs/*/forks": StoreReader.run_forks,
     "approvals": StoreReader.approvals,
     "schedules": StoreReader.schedules,
     "budgets": StoreReader.budgets,

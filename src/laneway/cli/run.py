@@ -12,6 +12,7 @@ from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
 from laneway.cli.replays import COMMANDS
 from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, ago, console, errors, line, print_json, print_rows, say, sentence, table
+from laneway.kernel.run_words import state_words
 from laneway.system import SystemClock
 
 if TYPE_CHECKING:
@@ -84,13 +85,19 @@ def _took(run: dict[str, Any], now_ms: int) -> str:
 @run_app.command("show", cls=Reading)
 def show(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) -> None:
     """Show one run: what it began over, what it took, its answer."""
-    found = read(ctx, lambda source: source.get(path_of("runs", run)))
+
+    def work(source: Source) -> dict[str, Any]:
+        found: dict[str, Any] = source.get(path_of("runs", run))
+        return {**found, "forks": source.get(path_of("runs", run, "forks"))["items"]}
+
+    found = read(ctx, work)
     if as_json:
         print_json(found)
         return
     now_ms = SystemClock().wall_ms()
+    fork, forks = found.get("forked_from"), found["forks"]
     reason = f": {sentence(found['reason'])}" if found["reason"] else ""
-    say(f"Run {found['run_id']} of session {line(found['session_key'])} is {found['state']}{reason}")
+    say(f"Run {found['run_id']} of session {line(found['session_key'])} {state_words(found['state'])}{reason}")
     rows: list[tuple[str, Any]] = [
         ("began", ago(found["began_ms"], now_ms)),
         ("took", _took(found, now_ms)),
@@ -103,6 +110,8 @@ def show(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) -> N
         ("calls at work", ", ".join(found.get("tools") or ())),
         ("waits for", found.get("waits_for") or ""),
         ("goes on from", found.get("resumed_from") or ""),
+        ("fork of", f"{fork['run_id']}, at step {fork['step']}" if fork else ""),
+        ("forks", ", ".join(f"{line(each['session_key'])} (at step {each['step']})" for each in forks)),
     ]
     console().print(table(("", "+"), [row for row in rows if row[1]]))
     for title, text in (("Prompt", found.get("prompt")), ("Answer", found["answer"])):

@@ -28,6 +28,7 @@ from laneway.cli.tables import (
     to_json_line,
 )
 from laneway.cli.target_files import target_file
+from laneway.identity import wanted_labels
 from laneway.system import SystemClock
 
 if TYPE_CHECKING:
@@ -50,32 +51,38 @@ def ls(
     ctx: typer.Context,
     limit: LimitOption = 50,
     active: Annotated[bool, typer.Option("--active", help="Only those where something runs or waits.")] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", help="Only those with this label; several: with all.", metavar="NAME=VALUE"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the sessions that have messages."""
-    found = read(ctx, lambda source: _list(source, limit, active=active))
+    """List the sessions that have messages; with --label principal=user:42 those of somebody."""
+    wanted_labels(label or ())
+    found = read(ctx, lambda source: _list(source, limit, active=active, label=label or None))
     if as_json:
         print_json(found)
         return
     rows = [(each["session_key"], _state(each), each["waiting"] or "", each["run_id"]) for each in found["items"]]
     more = f"There are more: --limit {limit * 4}." if found.get("next") else ""
-    print_rows(("*session", "state", ">waiting", "run"), rows, empty="There are no sessions yet.", note=more)
+    empty = f"No session has {' and '.join(label)}." if label else "There are no sessions yet."
+    print_rows(("*session", "state", ">waiting", "run"), rows, empty=empty, note=more)
 
 
 def _state(session: dict[str, Any]) -> str:
     return "rests" if session.get("resting") else str(session["state"])
 
 
-def _list(source: Source, limit: int, *, active: bool) -> dict[str, Any]:
+def _list(source: Source, limit: int, *, active: bool, label: list[str] | None) -> dict[str, Any]:
     if not active:
-        return source.page("/sessions", limit=limit)
-    found = active_sessions(source)
+        return source.page("/sessions", limit=limit, label=label)
+    found = active_sessions(source, label)
     return {"items": found[:limit], "next": None}
 
 
-def active_sessions(source: Source) -> list[dict[str, Any]]:
-    """The sessions where something runs or waits."""
-    found = source.page("/sessions", limit=SESSIONS_MAX, active=True)["items"]
+def active_sessions(source: Source, label: list[str] | None = None) -> list[dict[str, Any]]:
+    """The sessions where something runs or waits, perhaps only those with some labels."""
+    found = source.page("/sessions", limit=SESSIONS_MAX, active=True, label=label)["items"]
     return [each for each in found if each["state"] != "idle" or each["waiting"]]
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from laneway.agent.identified import read_labels, relabel, store_labels
+from laneway.agent.identified import Kept, read_labels, relabel, store_labels
 from laneway.agent.subagents import root_of
 from laneway.identity import IDENTITY
 from laneway.kernel.mailbox import session_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from laneway.gateway.workspaces import Workspace
     from laneway.rows import Owner
 
-__all__ = ("has_labels", "labels_of", "set_labels")
+__all__ = ("SCAN", "SCANNED_MAX", "Labelled", "has_labels", "labels_of", "labels_of_all", "set_labels")
+
+SCAN: Final = 500
+SCANNED_MAX: Final = 20_000
+"""So many sessions are looked through for one question; the next one goes on from there."""
 
 
 async def has_labels(workspace: Workspace, owner: Owner) -> bool:
@@ -30,6 +34,43 @@ async def labels_of(workspace: Workspace, owner: Owner) -> dict[str, str]:
     if session is not None:
         return session.identity.labels
     return dict((await read_labels(workspace.inbox.engine, root)).labels)
+
+
+async def labels_of_all(workspace: Workspace, tenant: str, keys: Sequence[str]) -> list[dict[str, str]]:
+    """Those of several sessions, in their order; the store is asked for them together."""
+    roots = [workspace.owner(tenant, root_of(key)) for key in keys]
+    live = [workspace.live_session(tenant, root.session) for root in roots]
+    wanted = list(dict.fromkeys(session_id(root) for root, here in zip(roots, live, strict=True) if here is None))
+    history = workspace.inbox.engine.store.history
+    rows = await history.states_by_id(IDENTITY, wanted) if wanted else []
+    stored = {name: dict(Kept.of(row).labels) for name, row in zip(wanted, rows, strict=True)}
+    pairs = zip(roots, live, strict=True)
+    return [stored[session_id(root)] if here is None else here.identity.labels for root, here in pairs]
+
+
+class Labelled:
+    """Looks through sessions for those with certain labels.
+
+    There is no index of labels, because every session would pay for one. The labels of a session are found by its key,
+    many of them at once, so a search costs as much as there are sessions before its end; `SCANNED_MAX` bounds it.
+    """
+
+    def __init__(self, workspace: Workspace, tenant: str, wanted: Mapping[str, str]) -> None:
+        self._workspace = workspace
+        self._tenant = tenant
+        self._wanted = wanted.items()
+        self._left = SCANNED_MAX
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has looked at as many as one question may cost."""
+        return self._left <= 0
+
+    async def among(self, keys: Sequence[str]) -> list[str]:
+        """Those of some sessions that have the labels."""
+        self._left -= len(keys)
+        found = await labels_of_all(self._workspace, self._tenant, keys)
+        return [key for key, labels in zip(keys, found, strict=True) if self._wanted <= labels.items()]
 
 
 async def set_labels(workspace: Workspace, owner: Owner, labels: Mapping[str, str | None]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from laneway.gateway.views import MessageView, RunView, StepView, View
+from laneway.gateway.views import ForkedFrom, MessageView, RunView, StepView, View
 
 __all__ = (
     "ApprovalTold",
@@ -152,6 +152,7 @@ class RunTale(View):
     can_resume: bool = Field(description="It was cut off, and `resume` goes on with it.")
     resumed_from: str | None = None
     resumed_by: str | None = Field(default=None, description="The run that has gone on with it.")
+    forked_from: ForkedFrom | None = Field(default=None, description="It is the first run of a fork of that one.")
     parent_session: str | None = Field(default=None, description="The session whose sub-agent it is the run of.")
     identity: dict[str, str] = Field(default_factory=dict, description="The labels that its session has now.")
     messages: list[MessageTold]

@@ -398,6 +398,13 @@ def settings_view(settings: QueueSettings) -> dict[str, SettingView]:
 # ---- runs ----
 
 
+class ForkedFrom(View):
+    """The run that the first run of a fork goes on from, and at which step."""
+
+    run_id: str
+    step: int
+
+
 class RunView(View):
     """A run: one turn of an agent over one or more messages."""
 

@@ -359,10 +359,8 @@ class Workspace:
         closing = self._closing.get(key)
         if closing is not None:
             await asyncio.gather(asyncio.shield(closing), return_exceptions=True)
-        tenant, session_id = key
-        tenant_id = None if tenant == "default" else tenant
-        options = self.tool_lanes.options(self.agent.options.queue_config)
-        session = self.agent.session(self.spec.folder, session_id=session_id, tenant_id=tenant_id, **options)
+        session = self._made(key)
+        session.start()
         session.relay(functools.partial(self._on_agent_event, session.owner))
         session.on_leaving = functools.partial(self._leaves, key, session)
         try:
@@ -376,6 +374,28 @@ class Workspace:
         self.rest.touch(key)
         self._make_room()
         return session
+
+    def _made(self, key: Key) -> AsyncSession:
+        """A session as the agent has it today, not opened yet."""
+        tenant, session_id = key
+        tenant_id = None if tenant == "default" else tenant
+        options = self.tool_lanes.options(self.agent.options.queue_config)
+        return self.agent.session(self.spec.folder, session_id=session_id, tenant_id=tenant_id, start=False, **options)
+
+    @contextlib.asynccontextmanager
+    async def looking(self, tenant: str, key: str) -> AsyncIterator[AsyncSession]:
+        """A session, for what it would tell its model today: the one in memory, or one that is never opened."""
+        if self.live_session(tenant, root_of(key)) is not None or root_of(key) != key:
+            async with self.using(tenant, key) as session:
+                yield session
+            return
+        self._check_open()
+        session = self._made((tenant, key))
+        try:
+            await self.agent.sources.equip(session)
+            yield session
+        finally:
+            await session.shut()
 
     def _leaves(self, key: Key, session: AsyncSession, task: asyncio.Task[None]) -> None:
         """A session is on its way out of memory: whoever wants it meanwhile gets another one, when it has left."""

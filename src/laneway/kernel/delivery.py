@@ -134,7 +134,7 @@ class Delivery:
         box.turn = turn
         box.setup_error = ""
         self.turns[turn_id] = turn
-        self._adopt_approvals(box, turn)
+        self._adopt(box, turn)
         messages = tuple(item.id for item in turn.items)
         why = f"a slot in lane {turn.lane!r} was free"
         self._turn_event(TurnStarted, turn, wall, messages=messages, lane=turn.lane, mode=turn.mode, reason=why)
@@ -494,8 +494,14 @@ class Delivery:
             if entry.approval.turn_id == turn.id:
                 self.end_approval(box, entry, state, reason=reason, by="", now=now, wall=wall)
 
-    def _adopt_approvals(self, box: Mailbox, turn: TurnEntry) -> None:
-        """A turn goes on for one that was cut off: what that one has asked is its own now."""
+    def _adopt(self, box: Mailbox, turn: TurnEntry) -> None:
+        """A turn goes on for one that was cut off: what that one has asked and started is its own now."""
+        if box.children:
+            begun = {item.seen_by for item in turn.items if item.begun}
+            for child in box.children.values():
+                if child.live and child.ends_with in begun:
+                    child.ends_with = turn.id
+                    self._out.append(Touch(box.owner, child))
         if box.approvals or box.answers:
             before = {item.seen_by for item in turn.items}
             for entry in (*box.approvals.values(), *box.answers.values()):

@@ -304,6 +304,7 @@ class ChildEntry:
         "awaited",
         "depth",
         "detail",
+        "ends_with",
         "id",
         "label",
         "live",
@@ -322,6 +323,7 @@ class ChildEntry:
         self.id = child_id
         self.seq = seq
         self.turn_id = turn_id
+        self.ends_with = turn_id  # the last of the turns that go on for the one that started it
         self.label = label
         self.state = "running"
         self.route = Route()  # of the turn that started it: what it finds is answered there
@@ -358,6 +360,8 @@ class ChildEntry:
         }
         if self.silenced:
             body["silenced"] = True
+        if self.ends_with != self.turn_id:
+            body["ends_with"] = self.ends_with
         if self.depth:
             body["depth"] = self.depth
         return StateRow("child", self.id, *self.owner, self.seq, self.live, self.state, encode(body))

@@ -629,9 +629,11 @@ class Mailroom(Reception):
 
     def forget_lines(self, turn: TurnEntry, entries: Iterable[EntryRow]) -> None:
         """Take the lines of a turn that was rolled back out of the history."""
-        for entry in entries:
-            if entry.turn_id == turn.id:
-                self._out.append(Add(turn.owner, entry._replace(body=encode({"forgotten": True}))))
+        self.forget_entries(turn.owner, [entry for entry in entries if entry.turn_id == turn.id])
+
+    def forget_entries(self, owner: Owner, entries: Iterable[EntryRow]) -> None:
+        """Take lines out of the history of a session."""
+        self._out += [Add(owner, entry._replace(body=encode({"forgotten": True}))) for entry in entries]
 
     def orphans(self) -> Iterable[ChildEntry]:
         """Children that have died with their process: each still owes its session a message."""

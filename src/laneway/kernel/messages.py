@@ -130,7 +130,18 @@ def route_key(route: Route) -> str:
     return encode([route.channel, route.account, route.thread, route.chat_type])
 
 
-_RARE = ("expires_ms", "seen_by", "begun", "attempts", "more", "depth", "debounce_ms", "max_wait_ms", "steers")
+_RARE = (
+    "expires_ms",
+    "seen_by",
+    "begun",
+    "attempts",
+    "more",
+    "depth",
+    "debounce_ms",
+    "max_wait_ms",
+    "steers",
+    "forgets",
+)
 _BODY_TYPES: Final[dict[str, type]] = {
     "text": str,
     "mode": str,
@@ -150,6 +161,7 @@ _BODY_TYPES: Final[dict[str, type]] = {
     "debounce_ms": int,
     "max_wait_ms": int,
     "steers": bool,
+    "forgets": list,
 }
 
 
@@ -168,6 +180,7 @@ class Item:
         "ended_ms",
         "expires_at",
         "expires_ms",
+        "forgets",
         "lane",
         "live",
         "max_wait_ms",
@@ -212,6 +225,7 @@ class Item:
         self.depth = 0  # how many request_followup lie behind it
         self.more = 0  # how many further messages this one stands for in an overflow summary
         self.steers = False  # no user sent it, and it goes into whichever turn of its route comes to a boundary
+        self.forgets: list[str] = []  # messages and turns that it has rolled back while nobody was there to do it
         self.set_message(message)
 
     def set_message(self, message: Message) -> None:
@@ -330,6 +344,7 @@ class Item:
         item.more = body.get("more", 0)
         item.depth = body.get("depth", 0)
         item.steers = body.get("steers", False)
+        item.forgets = body.get("forgets", [])
         item.debounce_ms = body.get("debounce_ms", 0)
         item.max_wait_ms = body.get("max_wait_ms", 0)
         item.body = row.body

@@ -136,6 +136,7 @@ class Reception(Delivery):
     def _cut(self, box: Mailbox, item: Item, now: int, wall: int) -> None:
         older = box.cutting
         if older is not None and older.state in WAITING_STATES:
+            item.forgets = older.forgets
             self._leave(box, older)
             self._finish(box, older, Change.SUPERSEDE, f"message {item.id} came after it", wall)
         box.cutting = item
@@ -146,7 +147,21 @@ class Reception(Delivery):
                 turn.forget = True
                 self._out.append(Touch(box.owner, turn))
         else:
+            if item.mode is Mode.ROLLBACK:
+                self._roll_back(box, item)
             self.end_put_off(box, f"interrupted by message {item.id}", now=now, wall=wall)
+
+    def _roll_back(self, box: Mailbox, item: Item) -> None:
+        """A turn that was put off is to be forgotten: whoever runs this message does that, for they know its lines."""
+        begun = [each for each in box.items.values() if each.begun and each.state in WAITING_STATES]
+        turns = {each.seen_by for each in begun}
+        steered = [each for each in box.items.values() if not each.begun and each.seen_by in turns]
+        for each in steered:  # they are told again, as if that turn had never seen them
+            each.seen_by = ""
+            each.set_body()
+            self._out.append(Touch(box.owner, each))
+        item.forgets = [*item.forgets, *(each.id for each in (*begun, *steered)), *sorted(turns)]
+        item.set_body()
 
     def cancel(self, box: Mailbox, reason: str, *, now: int, wall: int, actor: str = "inbox") -> bool:
         """End the turn of a session, also one that was put off. False: there is none, or it is ending."""
@@ -163,13 +178,19 @@ class Reception(Delivery):
             item.outcome, item.turn_id = Outcome.INTERRUPTED, item.seen_by
             self._finish(box, item, Change.MERGE if item.begun > 1 else Change.RUN, reason, wall, actor=actor)
         for child in box.children.values():
-            if child.live and child.turn_id in turns:  # it ends with its turn, and nobody waits for it
+            if child.live and child.ends_with in turns:  # it ends with its turn, and nobody waits for it
                 child.silenced = True
                 self._out.append(Touch(box.owner, child))
                 self._out.append(CancelChild(box.owner, child.id, reason))
         if begun:
             self._consider(box, now)
         return len(turns)
+
+    def started_in(self, turn: TurnEntry) -> frozenset[str]:
+        """What ends with a turn: the children it has started, and those of the turns that it goes on for."""
+        box = self.boxes.get(turn.owner)
+        children = box.children.values() if box is not None else ()
+        return frozenset(child.id for child in children if child.ends_with == turn.id)
 
     def resumed(self, turn: TurnEntry, *, wall: int) -> None:
         """A turn goes on for one that was put off: what came meanwhile to steer that one goes into this one."""

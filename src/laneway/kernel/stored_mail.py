@@ -39,7 +39,7 @@ _TURN: Final[dict[str, type]] = {
     "forget": bool,
 }
 _CHILD: Final[dict[str, type]] = {"turn_id": str, "label": str, "awaited": bool, "text": str, "route": list}
-_CHILD_MAYBE: Final[dict[str, type]] = {"silenced": bool, "detail": dict, "depth": int}
+_CHILD_MAYBE: Final[dict[str, type]] = {"silenced": bool, "detail": dict, "depth": int, "ends_with": str}
 
 
 class Recalled(NamedTuple):
@@ -126,6 +126,7 @@ def _child_of(row: StateRow) -> ChildEntry:
     child = ChildEntry(owner, row.id, seq=row.seq, turn_id=body["turn_id"], label=body["label"])
     child.awaited, child.text, child.state = body["awaited"], body["text"], row.state
     child.silenced = body.get("silenced", False)
+    child.ends_with = body.get("ends_with", child.turn_id)
     child.route = Route(**dict(zip(("channel", "account", "thread", "chat_type"), body["route"], strict=True)))
     child.sender = decode_sender(body["sender"])
     child.detail = body.get("detail", {})

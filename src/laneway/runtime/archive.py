@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from laneway.errors import ArchiveError, ConflictError, NotFoundError
+from laneway.errors import ArchiveError, ClosedError, ConflictError, NotFoundError
 from laneway.kernel.checkpoints import BLOB, blobs_of, noted_in
 from laneway.rows import NAMING_KINDS, Batch, MessageRow, Owner, Row, StateRow
 from laneway.runtime.archive_rows import KINDS, RUNNING, RowCheck, damaged, row_of, to_list
@@ -332,6 +332,8 @@ async def import_into(
         for each in (await family_of(engine.store, owner))[::-1]:
             await engine.adopt(each)
             engine.check_readable(each)
+    except ClosedError:
+        return head  # it is there, whole: whoever opens the store next goes on with it
     except Exception:
         await delete_session(engine, owner, actor="import")
         raise

@@ -366,10 +366,14 @@ class MailEngine(Reloads):
             job.cancel("its session was deleted")
 
     async def adopt(self, owner: Owner) -> None:
-        """The store has a session that it did not have before: go on with what waits there."""
-        if owner not in self._reloads:
+        """The store has a session that it did not have before: go on with what waits there, unless this closes."""
+        self.check_open()
+        if owner not in self._reloads and not self._is_settling:
             self._reloads[owner] = self.loop.create_task(self._reload(owner, None), name="laneway-adopt")
-        await asyncio.shield(self._reloads[owner])
+        reload = self._reloads.get(owner)
+        if reload is None or ((await asyncio.wait({reload}))[0] and reload.cancelled()):
+            raise ClosedError(opened=True, what="inbox")
+        reload.result()
 
     def is_unattended(self, owner: Owner) -> bool:
         """Whether a turn of a session waits for somebody who can run it."""

@@ -497,6 +497,7 @@ class AgentRun(LivingRun):
     async def _end(self) -> None:
         """Everything is known, closing leaves nothing, and whoever opens it again finds the same."""
         for name, session in self._life.sessions.items():
+            await session.ready()  # what a session that rests has left open is ended when it is opened
             before = await session.history()
             for entry in [one for one in await session.ledger("intended") if one.key not in self.working]:
                 raise LawBrokenError(f"{entry.id} of {name} is intended, and nobody works on it")

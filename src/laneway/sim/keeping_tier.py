@@ -201,6 +201,7 @@ class KeepingRun(AgentRun):
         try:
             if what == "open":
                 await self._away(session, 0, 0)
+                await session.ready()
                 await session.history()
             elif what == "explain" and turns:
                 await session.explain_run(self._looks.choice(turns))
@@ -232,6 +233,7 @@ class KeepingRun(AgentRun):
         if self._rng.random() < 0.5:  # somebody has opened it meanwhile
             await self._reopen(session)
             session = self._life.sessions[session.session_id]
+            await session.ready()
             await session.history()
         self._asked[session.session_id] = self._disk.last_seq
         await import_into(session.host.inbox.engine, lines, session.owner, let_go=session.close)

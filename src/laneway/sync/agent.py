@@ -78,27 +78,38 @@ class Agent(Twin[AsyncAgent]):
     # ---- sessions ----
 
     def session(
-        self, workspace: str | os.PathLike[str] = ".", options: SessionOptions | None = None, **overrides: Any
+        self,
+        workspace: str | os.PathLike[str] = ".",
+        options: SessionOptions | None = None,
+        *,
+        start: bool = True,
+        **overrides: Any,
     ) -> Session:
         """A conversation whose tools work in that folder. Options may be given one by one, or as `SessionOptions`.
 
         It is open when this returns. With a `session_id` it goes on by itself with what an earlier process has left.
+        With `start=False` it rests until a method has something to do there: to read its past and to replay it is not
+        that.
         """
-        twin = self._portal.wait(
-            "Agent.session()", _opened, lambda: self._twin.session(workspace, options, **overrides)
-        )
-        return Session(self._portal, twin)
+        make = functools.partial(self._twin.session, workspace, options, start=start, **overrides)
+        return Session(self._portal, self._portal.wait("Agent.session()", _opened if start else _made, make))
 
     def resume_session(
-        self, session_id: str, options: SessionOptions | None = None, *, workspace: str = ".", **overrides: Any
+        self,
+        session_id: str,
+        options: SessionOptions | None = None,
+        *,
+        workspace: str = ".",
+        start: bool = True,
+        **overrides: Any,
     ) -> Session:
-        """A session that the store knows, with its conversation."""
-        twin = self._portal.wait(
-            "Agent.resume_session()",
-            _opened,
-            lambda: self._twin.resume_session(session_id, options, workspace=workspace, **overrides),
-        )
-        return Session(self._portal, twin)
+        """A session that the store knows, with its conversation.
+
+        Raises `UsageError` without a `session_store`, and `UnknownSessionError` for one that the store does not know.
+        """
+        more = {"workspace": workspace, "start": start, **overrides}
+        make = functools.partial(self._twin.resume_session, session_id, options, **more)
+        return Session(self._portal, self._portal.wait("Agent.resume_session()", _opened if start else _made, make))
 
     def stored_sessions(self, *, tenant: str = "default", after: str = "", limit: int = 200) -> list[str]:
         """The ids of the sessions in the `session_store` of this agent, in alphabetical order after `after`.
@@ -135,6 +146,11 @@ class Agent(Twin[AsyncAgent]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _made(make: Callable[[], AsyncSession]) -> AsyncSession:
+    """A session that nobody opens before it has something to do."""
+    return make()
 
 
 async def _opened(make: Callable[[], AsyncSession]) -> AsyncSession:

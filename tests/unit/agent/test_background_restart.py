@@ -19,11 +19,13 @@ from laneway.external import ExternalTaskResult
 from laneway.models import ScriptedModel, call, say
 from laneway.models.scripted import Entry
 from laneway.options import LaneHandlerConfig, SessionQueueConfig
+from laneway.runtime.erasing import delete_session
 from laneway.sim.loop import run_sim
+from laneway.stores.memory import MemoryStore
 from laneway.tools import FunctionTool
-from tests.agent_stage import check_model, prompts, results, statuses
+from tests.agent_stage import QUEUES, agent_of, check_model, prompts, results, session_of, statuses, use
 from tests.durable_stage import Mortal
-from tests.stage import passing
+from tests.stage import passing, simulated
 from tests.unit.agent.test_resume import WAITS, S, Trade, World
 
 NAMES = ("look", "put", "pay", "send")
@@ -455,3 +457,42 @@ def test_a_store_that_refuses_once_costs_no_end_and_no_second_call(name: str, re
     assert len(notes(model)) == 1
     assert all(row.state != "intended" for row in world.rows("intent"))
     assert all(row.live == 0 for row in world.rows("child"))
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_session_that_is_deleted_leaves_no_call_in_the_background_behind(queue: bool, hangs: bool) -> None:
+    @simulated
+    async def main() -> None:
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def grind(key: str) -> str:
+            began.set()
+            while True:
+                try:
+                    await gate.wait()
+                except asyncio.CancelledError:
+                    if not hangs:
+                        raise
+                else:
+                    return key
+
+        mill = FunctionTool(grind, name="mill", description="grind", effect="write", background=True)
+        model = ScriptedModel([use("mill", "a"), [say("it runs")]])
+        before = asyncio.all_tasks()
+        options: dict[str, Any] = {"session_store": MemoryStore(), "background_after_ms": 50}
+        async with agent_of(model, [mill], **options) as agent:
+            holder = await session_of(agent, session_id="holder").ready()
+            session = session_of(agent, session_id="s", queue=queue)
+            await session.send("grind")
+            assert session.background()
+            await delete_session(session.host.inbox.engine, session.owner, actor="test", let_go=session.close)
+            assert await holder.history() == []
+        await passing()
+        if hangs:  # what does not let itself be ended ends now
+            gate.set()
+            await passing()
+        left = {task.get_name() for task in asyncio.all_tasks() - before}
+        assert left == set()
+
+    main()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from laneway import replay
 from laneway.agent import AsyncSession
-from laneway.errors import HistoryError, ReplayDivergedError
+from laneway.errors import HistoryError, ReplayDivergedError, UsageError
 from laneway.kernel.history_words import tell_steps
 from laneway.models import ScriptedModel, call, say
 from laneway.replay import RunHistory
@@ -176,3 +177,19 @@ async def told_by_fork(session: AsyncSession, history: RunHistory, step: int, pr
     assert found is not None
     assert found.fork_step == step
     return found.told
+
+
+@simulated
+async def test_a_history_is_made_again_and_compared_by_the_path_of_its_file(tmp_path: Path) -> None:
+    async with recorded(SCRIPT, Bench()) as session:
+        history = await history_of(session)
+    file = tmp_path / "run.jsonl"
+    replay.save(history, file)
+    for source in (file, str(file)):
+        assert replay.run(source).text == "done"
+        assert replay.diff(source, history) is None
+    for wrong in (None, 5, b"run.jsonl", ["run.jsonl"]):
+        with pytest.raises(UsageError, match="neither the history of a run nor the path of one"):
+            replay.run(wrong)  # type: ignore[arg-type]
+    with pytest.raises(HistoryError, match="cannot be read"):
+        replay.run(str(tmp_path / "none.jsonl"))

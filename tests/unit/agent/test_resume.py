@@ -659,7 +659,11 @@ async def test_a_session_in_a_file_that_was_closed_and_opened_remembers_the_same
         agent = AsyncAgent(model=ScriptedModel(script), tools=Trade().tools(), builtin_tools=False)
         agent.options.permission_policy = ALLOW
         async with agent:
-            session = agent.resume_session(S, session_store=FileSessionStore(tmp_path), workspace=str(tmp_path))
+            store = FileSessionStore(tmp_path)
+            if script is TALK:
+                session = agent.session(str(tmp_path), session_id=S, session_store=store)
+            else:
+                session = agent.resume_session(S, session_store=store, workspace=str(tmp_path))
             if script is TALK:
                 await talk(session)
             histories.append(await session.history())

@@ -25,7 +25,7 @@ from laneway.models import ScriptedModel, call, say
 from laneway.spending import Spender
 from laneway.stores.memory import MemoryDisk, MemoryStore
 from laneway.testing import fake_host
-from tests.agent_stage import Held, prompts
+from tests.agent_stage import Held, prompts, shape
 from tests.gateway_stage import SIMPLE, gateway_in, gateway_stage, spec_of
 from tests.stage import passing, simulated
 from tests.subagent_stage import Cast
@@ -486,3 +486,90 @@ async def test_a_session_leaves_although_its_store_is_somebody_elses(tmp_path: P
         await asyncio.sleep(0)
         assert gateway.default.rest.leaving == {}
     assert unheard == []
+
+
+# ---- what ends a run that was put off ----
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_rollback_forgets_a_run_that_was_put_off(tmp_path: Path, times: int) -> None:
+    helds = [Held(say("never")) for _ in range(times)]
+    model = ScriptedModel([[call("bash", command="true")], *helds, [say("new answer")]])
+    spec = spec_of(tmp_path, text=SPAWNING, model=model)
+    async with gateway_in(tmp_path, specs=[spec], store=MemoryStore()) as gateway:
+        workspace = gateway.default
+        old = await gateway.submit(workspace, LOCAL, "s", "old")
+        for held in helds:
+            workspace.rest.stir(("default", "s"))
+            await held.asked.wait()
+            assert await workspace.passivate("default", "s", deadline_ms=SOON)
+        assert workspace.rest.resting
+        new = await gateway.submit(workspace, LOCAL, "s", "new", mode="rollback")
+        assert (await workspace.inbox.wait(new.message_id)).answer == "new answer"
+        assert (await workspace.inbox.wait(old.message_id)).outcome is Outcome.INTERRUPTED
+        assert shape(model.requests[-1]) == ["user: new"]
+        lines = await workspace.inbox.engine.store.history.entries(workspace.owner("default", "s"))
+        told = [(line.text, "forgotten" in line.body) for line in lines]
+        assert told == [("old", True), ("new", False), ("new answer", False)]
+        async with workspace.using("default", "s") as session:
+            assert [str(said) for said in await session.history()] == ["user: new", "assistant: new answer"]
+
+
+async def test_an_interrupt_that_comes_before_a_rollback_has_run_forgets_the_same(tmp_path: Path) -> None:
+    held = Held(say("never"))
+    model = ScriptedModel([held, [say("newest answer")]])
+    spec = spec_of(tmp_path, text=SPAWNING, model=model)
+    async with gateway_in(tmp_path, specs=[spec], store=MemoryStore()) as gateway:
+        workspace = gateway.default
+        await gateway.submit(workspace, LOCAL, "s", "old")
+        await held.asked.wait()
+        await workspace.passivate("default", "s", deadline_ms=SOON)
+        modes = {"new": "rollback", "newest": "interrupt"}
+        sent = (gateway.submit(workspace, LOCAL, "s", text, mode=mode) for text, mode in modes.items())
+        first, newest = await asyncio.gather(*sent)
+        assert (await workspace.inbox.wait(newest.message_id)).answer == "newest answer"
+        assert (await workspace.inbox.wait(first.message_id)).disposition is MessageState.SUPERSEDED
+        assert shape(model.requests[-1]) == ["user: newest"]
+
+
+@pytest.mark.parametrize("end", ["interrupt", "rollback", "cancel"])
+@pytest.mark.parametrize("is_live", [True, False])
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_what_a_run_has_started_ends_with_it_however_often_it_was_put_off(
+    tmp_path: Path, times: int, is_live: bool, end: str
+) -> None:
+    helds = [Held(say("never")) for _ in range(times + is_live)]
+    asked, waits, at_work = iter(helds), asyncio.Event(), [0]
+
+    async def play(request: Any) -> Any:
+        text = prompts(request)[-1]
+        if text not in ("go", "work"):  # it is new, or tells of the end of the other
+            return [say("done")]
+        if text == "go":
+            return await next(asked)(request) if len(request.conversation) > 1 else [call("spawn", prompt="work")]
+        at_work[0] += 1
+        try:
+            await waits.wait()
+        finally:
+            at_work[0] -= 1
+        return [say("worked")]
+
+    spec = spec_of(tmp_path, text=SPAWNING, model=ScriptedModel([play] * 50))
+    async with gateway_in(tmp_path, specs=[spec], store=MemoryStore()) as gateway:
+        workspace = gateway.default
+        await gateway.submit(workspace, LOCAL, "s", "go")
+        for held in helds:
+            workspace.rest.stir(("default", "s"))
+            await held.asked.wait()
+            await until(lambda: at_work[0])
+            if held is not helds[-1] or not is_live:
+                assert await workspace.passivate("default", "s", deadline_ms=SOON)
+        if end == "cancel":
+            assert await workspace.inbox.cancel("s", "enough")
+        else:
+            receipt = await gateway.submit(workspace, LOCAL, "s", "new", mode=end)
+            await workspace.inbox.wait(receipt.message_id)
+        async with workspace.using("default", "s") as session:
+            await until(lambda: not at_work[0])
+            await session.wait_idle()
+            assert session.children() == []

@@ -134,3 +134,76 @@ async def test_a_session_that_only_has_labels_is_deleted_with_them_and_can_have_
         await stage.send("s1", "hello", headers=mine)
         shown = await body_of(await stage.client.get("/v1/sessions/s1", headers=mine))
         assert shown["identity"] == {"correlation_id": "req-2"}
+
+
+# ---- sessions are looked for by their labels ----
+
+
+async def found_by(stage: GatewayStage, headers: dict[str, str], *labels: str, **query: Any) -> list[str]:
+    page = await body_of(
+        await stage.client.get("/v1/sessions", params={"label": list(labels), **query}, headers=headers)
+    )
+    return [each["session_key"] for each in page["items"]]
+
+
+async def people(stage: GatewayStage, headers: dict[str, str]) -> None:
+    for key, who, what in (("a", "user:42", "req-1"), ("b", "user:7", "req-1"), ("c", "user:42", "req-2")):
+        await label(stage, headers, key, principal=who, correlation_id=what)
+        await stage.send(key, "hello", headers=headers)
+    await stage.send("d", "hello", headers=headers)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_sessions_are_looked_for_by_label(tmp_path: Path, in_memory: bool) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        mine = await stage.token("operate")
+        await people(stage, mine)
+        for key in () if in_memory else "abcd":
+            await stage.gateway.default.passivate("default", key)
+        assert await found_by(stage, mine, "principal=user:42") == ["a", "c"]
+        assert await found_by(stage, mine, "principal=user:42", order="recent") == ["c", "a"]
+        assert await found_by(stage, mine, "principal=user:42", "correlation_id=req-1") == ["a"]
+        assert await found_by(stage, mine, "principal=user:42", q="C", order="recent") == ["c"]
+        assert await found_by(stage, mine, "principal=user:4") == []
+        assert await found_by(stage, mine, "principal=user:42", active=True) == []
+        await label(stage, mine, "a", principal="user:7")
+        assert await found_by(stage, mine, "principal=user:7") == ["a", "b"]
+
+
+async def test_a_search_by_label_goes_on_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laneway.gateway.labels.SCANNED_MAX", 1)
+    monkeypatch.setattr("laneway.gateway.routes.sessions.SCANNED_MAX", 1)
+    monkeypatch.setattr("laneway.gateway.routes.sessions.SCAN", 1)
+    async with gateway_stage(tmp_path) as stage:
+        mine = await stage.token("operate")
+        await people(stage, mine)
+        for order, expected in (("key", ["a", "c"]), ("recent", ["c", "a"])):
+            found: list[str] = []
+            cursor: str | None = ""
+            pages = 0
+            while cursor is not None and pages < 9:
+                query = {"label": "principal=user:42", "order": order, "after": cursor}
+                page = await body_of(await stage.client.get("/v1/sessions", params=query, headers=mine))
+                found += [each["session_key"] for each in page["items"]]
+                cursor, pages = page["next"], pages + 1
+            assert (found, cursor) == (expected, None)
+            assert pages >= 4
+
+
+async def test_a_search_by_label_finds_nothing_of_another_tenant(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        mine, other = await stage.token("operate"), await stage.token("operate", tenant="other")
+        await people(stage, mine)
+        await label(stage, other, "theirs", principal="user:42")
+        await stage.send("theirs", "hello", headers=other)
+        for order in ("key", "recent"):
+            assert await found_by(stage, other, "principal=user:42", order=order) == ["theirs"]
+            assert "theirs" not in await found_by(stage, mine, "principal=user:42", order=order)
+
+
+@pytest.mark.parametrize("wrong", ["user:42", "principal", "colour=red", "principal=", "principal=a\nb", "=", ""])
+async def test_a_label_that_no_session_can_have_is_refused(tmp_path: Path, wrong: str) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        answer = await stage.client.get("/v1/sessions", params={"label": wrong})
+        assert answer.status_code in (400, 422)
+        assert "principal" in answer.text

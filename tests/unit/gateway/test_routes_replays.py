@@ -246,11 +246,12 @@ async def test_looking_at_a_run_does_not_stir_a_session_that_rests(tmp_path: Pat
         listed = await body_of(await stage.client.get("/v1/sessions?order=recent"))
         assert [each["resting"] for each in listed["items"]] == [True]
         (run,) = (await body_of(await stage.client.get("/v1/sessions/s1/runs")))["items"]
-        refused = await stage.client.get(f"/v1/runs/{run['run_id']}/replay")
-        assert refusal(refused) == (409, "conflict")
+        replayed = await body_of(await stage.client.get(f"/v1/runs/{run['run_id']}/replay"))
+        assert replayed["same"]
         steps = await body_of(await stage.client.get(f"/v1/runs/{run['run_id']}/steps"))
         assert steps["items"][0]["op"] == "machine"
         assert workspace.rest.resting == {("default", "s1")}
+        assert workspace.agent.sessions() == []
 
 
 async def test_another_key_does_not_get_the_fork_of_the_first_one(tmp_path: Path) -> None:
@@ -360,3 +361,22 @@ def test_a_run_whose_process_died_does_not_say_that_it_runs_again() -> None:
     body = '{"reason": "the process ended while it ran; it runs again"}'
     row = StateRow("turn", "turn-1", "default", "default", "s1", 1, 0, "interrupted", body)
     assert run_facts(row)["reason"] == "the process ended while it ran"
+
+
+async def test_a_run_and_its_forks_know_each_other(tmp_path: Path) -> None:
+    async with stage_of(tmp_path, [say("one")], [say("two")], [say("three")]) as stage:
+        run = await ran(stage)
+        assert (await body_of(await stage.client.get(f"/v1/runs/{run}/forks")))["items"] == []
+        for name in ("first", "second"):
+            body = {"prompt": "more", "session_key": name}
+            forked = (await stage.client.post(f"/v1/runs/{run}/fork", json=body)).json()
+            await stage.gateway.default.inbox.wait(forked["message_id"])
+        found = (await body_of(await stage.client.get(f"/v1/runs/{run}/forks")))["items"]
+        assert [(each["session_key"], each["from_run"]) for each in found] == [("second", run), ("first", run)]
+        (heir,) = (await body_of(await stage.client.get("/v1/sessions/first/runs")))["items"]
+        for path in (f"/v1/runs/{heir['run_id']}", f"/v1/runs/{heir['run_id']}/story"):
+            told = await body_of(await stage.client.get(path))
+            assert told["forked_from"] == {"run_id": run, "step": found[1]["step"]}
+        assert (await body_of(await stage.client.get(f"/v1/runs/{run}")))["forked_from"] is None
+        other = await stage.token("operate", tenant="other")
+        assert refusal(await stage.client.get(f"/v1/runs/{run}/forks", headers=other))[0] == 404

@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from laneway.agent.forking import Wish, check_step, find_fork, fork_into, past_of
+from laneway.agent.forking import Fork, Wish, check_step, find_fork, fork_into, forks_among, past_of
 from laneway.agent.identified import read_labels
 from laneway.agent.replays import SessionCode, history_of, known_of
 from laneway.agent.subagents import is_child_id, root_of
@@ -20,6 +21,7 @@ from laneway.dialogue import ResultStatus
 from laneway.errors import ConflictError, NotFoundError, ReplayDivergedError, UnknownRunError
 from laneway.gateway.deps import CallerOf, GatewayOf
 from laneway.gateway.keys import IdempotencyKey
+from laneway.gateway.labels import SCAN, SCANNED_MAX
 from laneway.gateway.lookup import run_now
 from laneway.gateway.routes.runs import state_now
 from laneway.gateway.routes.sessions import Limit
@@ -155,15 +157,15 @@ async def history(run_id: str, gateway: GatewayOf, caller: CallerOf) -> Response
 async def replay(run_id: str, gateway: GatewayOf, caller: CallerOf) -> Replayed:
     """Make a run again with the tools and prompts of today; no model is asked, and no tool is called."""
     workspace, row = await gateway.find_run(caller, run_id)
-    if (row.tenant, root_of(row.session)) in workspace.rest.resting:
-        raise ConflictError(
-            f"session {row.session!r} rests, and its work would go on if it was opened to look",
-            hint="ask again when a message has brought it back",
+    if is_child_id(row.session) and (row.tenant, root_of(row.session)) in workspace.rest.resting:
+        raise ConflictError(  # what a sub-agent is told today only the session knows that it works for
+            f"session {row.session!r} is that of a sub-agent, and rests with the session that it works for",
+            hint="ask again when a message has brought that back",
             run_id=run_id,
         )
     found = await _history(workspace, row)
     facts: dict[str, Any] = {"run_id": run_id, "recorded": found.is_recorded, "steps": len(found.steps)}
-    async with workspace.using(row.tenant, row.session) as session:
+    async with workspace.looking(row.tenant, row.session) as session:
         code = SessionCode(session)
         try:
             await asyncio.to_thread(play, found, code)  # a long run takes a while, and others ask meanwhile
@@ -282,6 +284,28 @@ async def fork(
     return Forked(session_key=name, from_run=run_id, step=step, message_id=receipt.message_id)
 
 
+@router.get("/runs/{run_id}/forks", summary="The sessions that go on from a run")
+async def forks(run_id: str, gateway: GatewayOf, caller: CallerOf) -> Page[Forked]:
+    """The forks of a run, those first in which something happened last.
+
+    Only sessions are looked at in which something has happened since it began, at most 20,000 of them.
+    """
+    workspace, row = await gateway.find_run(caller, run_id)
+    recency, tenant = workspace.recency, caller.tenant
+    await recency.load(tenant)
+    later = islice(recency.newest_first(tenant, since=row.seq), SCANNED_MAX)
+    owners = [workspace.owner(tenant, key) for key, _ in later]
+    found: list[Fork] = []
+    for at in range(0, len(owners), SCAN):
+        found += await forks_among(workspace.inbox.engine.store.history, owners[at : at + SCAN])
+    return Page(items=[_forked(each) for each in found if each.from_run == run_id])
+
+
+def _forked(fork: Fork) -> Forked:
+    told = Forked(session_key=fork.session_id, from_run=fork.from_run, step=fork.step)
+    return told.model_copy(update={"message_id": fork.message_id or None})
+
+
 async def _informed(workspace: Workspace, row: StateRow, wish: Wish) -> Wish:
     """A wish with what is known by now of the run."""
     owner, engine = Owner(row.tenant, row.workspace, row.session), workspace.inbox.engine
@@ -306,8 +330,7 @@ async def _known(workspace: Workspace, owner: Owner, key: str, digest: str) -> F
             hint="send the same request again, or another key",
             session_key=owner.session,
         )
-    told = Forked(session_key=owner.session, from_run=found.from_run, step=found.step)
-    return told.model_copy(update={"message_id": found.message_id or None})
+    return _forked(found)
 
 
 async def _history(workspace: Workspace, row: StateRow) -> RunHistory:

@@ -8,7 +8,7 @@ from fastapi import Query, Response
 from pydantic import Field
 
 from laneway.agent.book import Book
-from laneway.agent.replays import tell_stored
+from laneway.agent.replays import fork_of, tell_stored
 from laneway.agent.reports import stored_info
 from laneway.agent.results import RunInfo
 from laneway.agent.session import RESUME, AsyncSession
@@ -19,7 +19,19 @@ from laneway.gateway.keys import IdempotencyKey
 from laneway.gateway.lookup import current_turn, find_session, rest_of, run_now
 from laneway.gateway.routes.sessions import Limit
 from laneway.gateway.task_facts import task_lines
-from laneway.gateway.views import Page, Reason, RunView, StepView, Taken, View, page_of, router_of, run_facts, seq_of
+from laneway.gateway.views import (
+    ForkedFrom,
+    Page,
+    Reason,
+    RunView,
+    StepView,
+    Taken,
+    View,
+    page_of,
+    router_of,
+    run_facts,
+    seq_of,
+)
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import stories
 from laneway.kernel.messages import route_key
@@ -47,6 +59,7 @@ class RunDetails(RunView):
     completion_tokens: int = 0
     cost: float | None = None
     resumed_from: str | None = None
+    forked_from: ForkedFrom | None = Field(default=None, description="It is the first run of a fork of that one.")
     tools: list[str] = Field(default_factory=list)
     waits_for: str = ""
 
@@ -81,6 +94,8 @@ async def show(run_id: str, gateway: GatewayOf, caller: CallerOf) -> RunDetails:
     workspace, row = await gateway.find_run(caller, run_id)
     facts = run_facts(row, state_now(workspace, row))
     rests = rest_of(workspace, row)
+    fork = await fork_of(workspace.inbox.engine.store.history, _owner(row), facts["messages"])
+    facts["forked_from"] = None if fork is None else ForkedFrom(**fork)
     try:
         info = await _info_of(workspace, row)
     except LanewayError:  # its sub-agent has ended: the store knows this much

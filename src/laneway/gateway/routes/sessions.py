@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Depends, Query, Response
@@ -11,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 from laneway.agent.subagents import is_child_id, root_of
 from laneway.errors import InvalidMessageError
 from laneway.gateway.deps import CallerOf, WorkspaceOf
-from laneway.gateway.labels import labels_of
+from laneway.gateway.labels import SCAN, SCANNED_MAX, Labelled, labels_of, labels_of_all
 from laneway.gateway.lookup import current_turn, find_session
 from laneway.gateway.recency import Seen
 from laneway.gateway.views import (
@@ -22,12 +24,12 @@ from laneway.gateway.views import (
     Reason,
     SettingView,
     View,
-    page_of,
     router_of,
     seq_of,
     settings_view,
 )
 from laneway.gateway.workspaces import Workspace
+from laneway.identity import wanted_labels
 from laneway.mail import CAP_MAX, Drop, Mode, QueueOptions
 from laneway.records import DURATION_MAX_MS
 from laneway.rows import Owner
@@ -37,6 +39,7 @@ __all__ = ("Limit", "router")
 router = router_of("sessions")
 
 PLACE_MAX: Final = 1_000_000_000
+NO_LABELS: Final[list[str]] = []
 PREVIEW_MAX: Final = 160
 
 Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="At most so many.")]
@@ -151,14 +154,19 @@ class RecentQuery:
         since: Annotated[
             str, Query(max_length=19, description="Only what changed after this `newest`; only with `order=recent`.")
         ] = "",
+        label: Annotated[
+            list[str],
+            Query(max_length=4, description="Only those with this label, as `principal=user:42`; several: with all."),
+        ] = NO_LABELS,
     ) -> None:
+        self.labels = wanted_labels(label)
         self.words = q.casefold()
         self.state = state
         self.since = seq_of(since)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing special is looked for."""
+        """Whether nothing is looked for that only the newest have."""
         return not (self.words or self.state or self.since)
 
 
@@ -174,22 +182,49 @@ async def ls(
     active: Annotated[bool, Query(description="Only those in which something runs or waits.")] = False,
     order: Annotated[Literal["key", "recent"], Query(description="By their keys, or the newest first.")] = "key",
 ) -> RecentPage | Page[SessionSummary]:
-    """Sessions of the workspace: by their keys, or with `order=recent` those first in which something happened last."""
+    """Sessions of the workspace: by their keys, or with `order=recent` those first in which something happened last.
+
+    A page of a search by label may have less than `limit`, and a `next` all the same: there may be more behind it.
+    """
     if order == "recent":
         return await _recent(workspace, caller.tenant, asked, after=after, limit=limit, active=active)
     if not asked.is_empty:
         raise InvalidMessageError("q, state and since are for the newest sessions", hint="add order=recent")
     if active:
-        keys = _at_work(workspace, caller.tenant, after)[:limit]
+        keys = _at_work(workspace, caller.tenant, after)
+        if asked.labels:
+            keys = await Labelled(workspace, caller.tenant, asked.labels).among(keys)
+        keys, following = keys[:limit], keys[limit - 1] if len(keys) >= limit else None
+    elif asked.labels:
+        keys, following = await _labelled(workspace, caller.tenant, asked.labels, after=after, limit=limit)
     else:
         keys = await workspace.inbox.sessions(tenant=caller.tenant, after=after, limit=limit)
+        following = keys[-1] if len(keys) >= limit else None
     shown = [key for key in keys if subagents or not is_child_id(key)]
-    owners = [workspace.owner(caller.tenant, key) for key in shown]
-    labels = await asyncio.gather(*(labels_of(workspace, owner) for owner in owners))
+    labels = await labels_of_all(workspace, caller.tenant, shown)
     items = [
-        SessionSummary(**_summary(workspace, owner), identity=each) for owner, each in zip(owners, labels, strict=True)
+        SessionSummary(**_summary(workspace, workspace.owner(caller.tenant, key)), identity=each)
+        for key, each in zip(shown, labels, strict=True)
     ]
-    return page_of(items, keys, limit)
+    return Page(items=items, next=following)
+
+
+async def _labelled(
+    workspace: Workspace, tenant: str, labels: Mapping[str, str], *, after: str, limit: int
+) -> tuple[list[str], str | None]:
+    """The keys of sessions with certain labels, and behind which key there may be more."""
+    search = Labelled(workspace, tenant, labels)
+    found: list[str] = []
+    while True:
+        keys = await workspace.inbox.sessions(tenant=tenant, after=after, limit=SCAN)
+        found += await search.among([key for key in keys if not is_child_id(key)])
+        if len(found) >= limit:
+            return found[:limit], found[limit - 1]
+        if len(keys) < SCAN:
+            return found, None
+        after = keys[-1]
+        if search.is_spent:
+            return found, after
 
 
 async def _recent(
@@ -204,22 +239,36 @@ async def _recent(
         wanted = groups[asked.state]
     elif active:
         wanted = groups["busy"] | groups["waiting"]
-    found: list[tuple[str, Seen]] = []
-    for key, seen in recency.newest_first(tenant, before=seq_of(after), since=asked.since, among=wanted):
-        if not asked.words or asked.words in key.casefold():
-            found.append((key, seen))
-            if len(found) >= limit:
-                break
+    known = recency.newest_first(tenant, before=seq_of(after), since=asked.since, among=wanted)
+    named = ((key, seen) for key, seen in known if not asked.words or asked.words in key.casefold())
+    found = list(islice(named, SCANNED_MAX + 1 if asked.labels else limit))
+    following = str(found[-1][1].order) if len(found) >= limit else None
+    if asked.labels:
+        found, following = await _labelled_of(Labelled(workspace, tenant, asked.labels), found, limit)
     newest, total = recency.newest(tenant), recency.count(tenant)
     said = await asyncio.gather(*(_said_last(workspace, workspace.owner(tenant, key)) for key, _ in found))
-    labels = await asyncio.gather(*(labels_of(workspace, workspace.owner(tenant, key)) for key, _ in found))
+    labels = await labels_of_all(workspace, tenant, [key for key, _ in found])
     items = [
         _recent_view(workspace, tenant, *each, *last).model_copy(update={"identity": own})
         for each, last, own in zip(found, said, labels, strict=True)
     ]
-    following = str(found[-1][1].order) if len(found) >= limit else None
     counts = {name: len(keys) for name, keys in groups.items()}
     return RecentPage(items=items, next=following, newest=newest, total=total, **counts)
+
+
+async def _labelled_of(
+    search: Labelled, known: Sequence[tuple[str, Seen]], limit: int
+) -> tuple[list[tuple[str, Seen]], str | None]:
+    """Those of some sessions that have the labels, and behind which there may be more."""
+    found: list[tuple[str, Seen]] = []
+    for at in range(0, len(known), SCAN):
+        some = dict(known[at : at + SCAN])
+        found += [(key, some[key]) for key in await search.among(list(some))]
+        if len(found) >= limit:
+            return found[:limit], str(found[limit - 1][1].order)
+        if search.is_spent and at + SCAN < len(known):
+            return found, str(known[at + SCAN - 1][1].order)
+    return found, None
 
 
 def _groups(workspace: Workspace, tenant: str) -> dict[str, set[str]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Path
 
+from laneway.agent.replays import fork_of
 from laneway.errors import NotFoundError
 from laneway.gateway.deps import CallerOf, GatewayOf
 from laneway.gateway.labels import labels_of
@@ -21,7 +22,7 @@ from laneway.gateway.story_telling import (
     whole_round,
 )
 from laneway.gateway.story_views import MessageTale, RunTale, WholeRound
-from laneway.gateway.views import MessageView, RunView, StepView, router_of
+from laneway.gateway.views import ForkedFrom, MessageView, RunView, StepView, router_of
 from laneway.gateway.workspaces import Workspace
 from laneway.kernel import stories
 from laneway.kernel.rounds import RoundState
@@ -88,6 +89,7 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
     is_over = TurnState(run.state).is_final
     usage, rests = rounds.usage, rest_of(workspace, row)
     facts: dict[str, Any] = {"messages": run.messages, "injected": run.steered}
+    fork = await fork_of(history, owner, run.messages)
     facts["summarized"] = json.loads(row.body).get("summarized", [])
     if rounds.run is not None:
         facts["messages"] = [message.id for message in rounds.run.turn.messages]
@@ -99,6 +101,7 @@ async def _run_tale(workspace: Workspace, row: StateRow) -> RunTale:
         can_resume=is_over and not rests and not rounds.resumed_by and not parent_of(row.session) and _is_cut(rounds),
         resumed_from=rounds.resumed_from or None,
         resumed_by=rounds.resumed_by or None,
+        forked_from=None if fork is None else ForkedFrom(**fork),
         parent_session=parent_of(row.session),
         identity=await labels_of(workspace, owner),
         messages=await messages_told(history, facts, events),

@@ -10,7 +10,7 @@ import {
 import { VirtualList } from "../ui/virtual.js";
 import { scrollFor } from "../ui/window.js";
 import { isOver, kindOf, listed, stepAfter, stepOf, toneOf } from "./replay_model.js";
-import { CompareDialog, Compared, Details, ForkDialog, Verdict } from "./replay_parts.js";
+import { CompareDialog, Compared, Details, ForkDialog, Forks, Verdict } from "./replay_parts.js";
 
 const PAGE = 200;
 const FAR = 1000; // of an address that leads into the middle of a long run
@@ -66,6 +66,7 @@ function useSteps(run, first) {
 function OneReplay({ run, query }) {
   const steps = useSteps(run, stepOf(query.step));
   const verdict = useLoad((signal) => ask(`/runs/${encodeURIComponent(run)}/replay`, { signal, reads: "" }), [run]);
+  const forks = useLoad((signal) => ask(`/runs/${encodeURIComponent(run)}/forks`, { signal, reads: "" }), [run]);
   const [open, setOpen] = useState(""); // a dialog
   const [forked, setForked] = useState(null); // the step that a fork is asked for: the address may lead elsewhere meanwhile
   const total = steps.run?.total ?? 0;
@@ -93,12 +94,13 @@ function OneReplay({ run, query }) {
     <a class="mono" href=${href("story", "run", run)}>${shown(run)}</a>`;
   const actions = steps.run ? html`<a class="button" href=${href("story", "run", run)}>Story</a>
     <${Button} onClick=${() => setOpen("compare")}>Compare with …</${Button}>
-    <${Button} kind="quiet" icon="refresh" title="Read again" onClick=${() => Promise.all([steps.reload(), verdict.reload()])} />` : null;
+    <${Button} kind="quiet" icon="refresh" title="Read again" onClick=${() => Promise.all([steps.reload(), verdict.reload(), forks.reload()])} />` : null;
   return html`<${Page} title="Replay of a run" lead=${lead} class="replay" actions=${actions}>
     ${steps.error ? html`<${ErrorBox} error=${steps.error} retry=${steps.reload} />` : null}
     ${steps.items === null ? (steps.error ? null : html`<${Loading} />`) : html`
       <${Verdict} load=${verdict} recorded=${steps.run.recorded} isOver=${isOver(steps.run.state)}
         onStep=${(at) => change({ step: at })} />
+      <${Forks} forks=${forks.data?.items ?? []} onStep=${(at) => change({ step: at })} />
       ${query.other ? html`<${Compared} key=${query.other} run=${run} other=${query.other} onStep=${(at) => change({ step: at })}
         onClose=${() => change({ other: "" })} />` : null}
       <div class="replay-columns">

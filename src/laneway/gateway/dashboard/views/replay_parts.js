@@ -24,6 +24,16 @@ export function Verdict({ load, recorded, isOver, onStep }) {
   </section>`;
 }
 
+/** The sessions that go on from this run, and from which step each. */
+export function Forks({ forks, onStep }) {
+  if (!forks.length) return null;
+  return html`<section class="card" aria-labelledby="replay-forks"><h2 id="replay-forks">Forks of this run</h2>
+    <ul class="story-related">${forks.map((each) => html`<li key=${each.session_key}>
+      <a href=${href("chat", each.session_key)}>${shown(each.session_key)}</a>
+      ${" "}<${Button} kind="quiet" onClick=${() => onStep(each.step)}>from step ${number(each.step)}</${Button}></li>`)}</ul>
+  </section>`;
+}
+
 /** The session of the run cannot be asked: a sub-agent has ended, a session rests. The steps are there all the same. */
 function Unknown({ error, retry, recorded }) {
   if (!(error instanceof Refused) || ![404, 409].includes(error.status)) return html`<${ErrorBox} error=${error} retry=${retry} />`;

@@ -197,6 +197,8 @@ export function Related({ run, message }) {
   if (message?.message.disposition === "dead_lettered") add("Dead letter", href("letters", own), own);
   if (run?.resumed_from) add("Goes on for run", href("story", "run", run.resumed_from), run.resumed_from);
   if (run?.resumed_by) add("Gone on with by run", href("story", "run", run.resumed_by), run.resumed_by);
+  const fork = run?.forked_from;
+  if (fork) add("Fork of run", href("replay", fork.run_id, { step: fork.step }), `${fork.run_id}, at step ${fork.step}`);
   for (const each of run?.children ?? []) {
     if (each.run_id) add("Sub-agent", href("story", "run", each.run_id), each.label || each.run_id);
   }
