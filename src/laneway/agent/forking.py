@@ -58,6 +58,9 @@ SAID: Final = "laneway.said"
 
 NO_LABELS: Final = Kept({})
 
+SPEAKS: Final = frozenset({"say", "add", "go_on", "take_over"})
+"""Steps after which a model has something to answer."""
+
 TOLD_MAX: Final = 10_000
 """So much of a prompt stands in the conversation of a fork; its model is told all of it."""
 
@@ -186,11 +189,18 @@ def past_of(history: RunHistory, step: int | None, prompt: str) -> Replay:
         past = replace(past, base=() if told is None else tuple(map(to_utterance, told["said"])))
     said = [each for each in past.pending if each.role == "user"]
     if not said and not prompt and _is_over(past):
-        raise UsageError(
-            f"at step {at} of run {history.run_id} there is nothing to go on with",
-            hint="give a prompt, or a step before the answer",
-        )
+        raise UsageError(f"at step {at} of run {history.run_id} there is nothing to go on with", hint=_way_out(history))
     return past
+
+
+def _way_out(history: RunHistory) -> str:
+    """From which steps a fork needs no prompt: from when its model has something to answer until it has answered."""
+    numbered = list(enumerate(history.steps, 1))
+    said = [number for number, step in numbered if step["op"] in SPEAKS]
+    answered = [number for number, step in numbered if step["op"] == "answered"]
+    if not said or not answered or answered[-1] <= said[0]:
+        return "give a prompt"
+    return f"give a prompt, or one of the steps {said[0] + 1} to {answered[-1]}, at which its model had not answered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +252,8 @@ async def fork_into(session: AsyncSession, history: RunHistory, wish: Wish) -> R
         facts = {**origin, "message_id": receipt.message_id}
         return StateRow(FORK, session_id(session.owner), *session.owner, book.next_seq(), 0, "", to_json(facts))
 
-    return await _go_on(session, past, _Onward(run_id, at, wish.prompt), beside)
+    onward = _Onward(run_id if mine else base_id, at, wish.prompt)
+    return await _go_on(session, past, onward, beside)
 
 
 async def _check_new(session: AsyncSession) -> None:
@@ -274,7 +285,13 @@ def _kept(past: Replay) -> list[Round]:
 def _is_over(past: Replay) -> bool:
     """Whether its model has been asked nothing that it has not answered."""
     rounds = _kept(past)
-    return not rounds or rounds[-1].state is RoundState.FINAL
+    return rounds[-1].state is RoundState.FINAL if rounds else not _goes_on(past)
+
+
+def _goes_on(past: Replay) -> bool:
+    """Whether a run without rounds of its own has to answer what another one had come to, for which it goes on."""
+    takes_over = any(step["op"] == "go_on" for step in past.history.steps)
+    return takes_over and bool(past.base) and isinstance(past.base[-1], Results)
 
 
 def _renamed(rounds: Sequence[Round], run_id: str) -> list[Round]:

@@ -133,8 +133,11 @@ def _today(ctx: typer.Context, run: str, *, as_json: bool, others: Mapping[str, 
         return
     if not found["same"]:
         _parted(run, found["step"], found["where"], found["then"], found["now"])
-    known = "" if found["recorded"] else " (told from checkpoints: what the model was sent is not known)"
-    say(f"{run} would go the same way today: {found['steps']:,} steps{known}")
+    if found["recorded"]:
+        say(f"{run} would go the same way today: {found['steps']:,} steps")
+    else:
+        say(f"{run} would have the same rounds today: {found['steps']:,} steps")
+        say("What its model was sent is not known (`record` was off), so prompts and tools were not compared.")
 
 
 def _parted(run: str, step: int, where: str, then: Any, now: Any) -> NoReturn:

@@ -106,6 +106,11 @@ class Replay:
     pending: tuple[Prompt, ...]
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether it was held against what the model was sent; without `record` nobody knows that, only its rounds."""
+        return self.history.is_recorded
+
+    @property
     def text(self) -> str:
         """The answer of the run; empty if it has none."""
         return self.rounds[-1].answer.text if self.rounds and self.rounds[-1].state is RoundState.FINAL else ""
