@@ -130,6 +130,14 @@ def test_a_fork_goes_on_in_a_chat_of_its_own(server: Served, open_page: OpenPage
     expect(page.get_by_text("You said: and now something else")).to_be_visible()
     before = server.api("GET", "/v1/sessions/forked/runs")["items"]
     assert [each["run_id"] for each in before] == [run]
+    page = open_page(server, f"#/replay/{run}?step={at}")
+    forks = page.get_by_role("region", name="Forks of this run")
+    expect(forks.get_by_role("link", name="the fork")).to_be_visible()
+    expect(forks.get_by_role("button", name=f"from step {at}")).to_be_visible()
+    check_axe(page)
+    heir = server.api("GET", "/v1/sessions/the%20fork/runs")["items"][0]["run_id"]
+    page = open_page(server, f"#/story/run/{heir}")
+    expect(page.get_by_role("link", name=f"{run}, at step {at}")).to_be_visible()
 
 
 def test_the_dialog_of_a_fork_says_what_becomes_of_a_call_and_stays_with_its_step(

@@ -94,7 +94,8 @@ function OneReplay({ run, query }) {
     <a class="mono" href=${href("story", "run", run)}>${shown(run)}</a>`;
   const actions = steps.run ? html`<a class="button" href=${href("story", "run", run)}>Story</a>
     <${Button} onClick=${() => setOpen("compare")}>Compare with …</${Button}>
-    <${Button} kind="quiet" icon="refresh" title="Read again" onClick=${() => Promise.all([steps.reload(), verdict.reload(), forks.reload()])} />` : null;
+    <${Button} kind="quiet" icon="refresh" title="Read again"
+      onClick=${() => Promise.all([steps, verdict, forks].map((each) => each.reload()))} />` : null;
   return html`<${Page} title="Replay of a run" lead=${lead} class="replay" actions=${actions}>
     ${steps.error ? html`<${ErrorBox} error=${steps.error} retry=${steps.reload} />` : null}
     ${steps.items === null ? (steps.error ? null : html`<${Loading} />`) : html`
