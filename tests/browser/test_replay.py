@@ -138,6 +138,8 @@ def test_a_fork_goes_on_in_a_chat_of_its_own(server: Served, open_page: OpenPage
     heir = server.api("GET", "/v1/sessions/the%20fork/runs")["items"][0]["run_id"]
     page = open_page(server, f"#/story/run/{heir}")
     expect(page.get_by_role("link", name=f"{run}, at step {at}")).to_be_visible()
+    page = open_page(server, "#/sessions/the%20fork")
+    expect(page.locator("main").get_by_role("link", name=run)).to_be_visible()
 
 
 def test_the_dialog_of_a_fork_says_what_becomes_of_a_call_and_stays_with_its_step(

@@ -63,6 +63,8 @@ async def test_runs_are_exported_replayed_compared_and_forked(tmp_path: Path) ->
         step = next(at for at, each in enumerate(replay.load(file).steps, 1) if each["op"] == "ask" and each["n"] == 2)
         forked = await stage.json("run", "fork", first, "--step", str(step), "--session", "mine")
         await stage.server.gateway.default.inbox.wait(forked["message_id"])
+        shown = await stage.run("session", "show", "mine")
+        assert f"It is a fork, and goes on from {first} at step {step}." in " ".join(shown.stdout.split())
         (heir,) = (await stage.json("run", "ls", "mine"))["items"]
         for more in ((), ("--store", stage.store)):
             source = (await stage.run("run", "show", first, *more)).stdout

@@ -110,6 +110,8 @@ def show(
     say(f"Session {line(session)} in workspace {found['workspace']}: {_state(found)}{run}")
     if reason := found.get("resting_reason") or found.get("waits_for"):  # an older server does not say it
         say(f"It waits: {sentence(reason)}.")
+    if fork := found.get("forked_from"):
+        say(f"It is a fork, and goes on from {fork['run_id']} at step {fork['step']:,}.")
     if found.get("identity"):
         say(f"For: {', '.join(f'{name} {line(label)}' for name, label in found['identity'].items())}")
     if found["settings"]:

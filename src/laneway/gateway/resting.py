@@ -55,6 +55,9 @@ RESTS_UNTIL: Final = (
     "its session rests until {moment} at the latest: {reason}; "
     "a changed budget, a message, an answer or a restart brings it back before"
 )
+RESTS_PARKED: Final = (
+    "its session rests: {reason}; a changed budget, a message, an answer or a restart brings it back before"
+)
 REASON_MAX: Final = 300
 IDLE: Final = "nothing has happened in it for a while"
 
@@ -95,6 +98,8 @@ class Rest:
         due = self._due.get(key)
         if due is None:
             return RESTS if key in self.resting else ""
+        if due.parked is not None:  # it says itself until when, in the time of the budget
+            return RESTS_PARKED.format(reason=due.reason[:REASON_MAX])
         return RESTS_UNTIL.format(moment=moment_text(due.until_ms, "UTC"), reason=due.reason[:REASON_MAX])
 
     @property

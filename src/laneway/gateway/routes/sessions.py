@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
+from laneway.agent.forking import find_fork
 from laneway.agent.subagents import is_child_id, root_of
 from laneway.errors import InvalidMessageError
 from laneway.gateway.deps import CallerOf, WorkspaceOf
@@ -18,6 +19,7 @@ from laneway.gateway.lookup import current_turn, find_session
 from laneway.gateway.recency import Seen
 from laneway.gateway.views import (
     LIMIT_MAX,
+    ForkedFrom,
     HistoryView,
     Page,
     PendingView,
@@ -100,6 +102,7 @@ class SessionDetails(SessionSummary):
     settings: dict[str, SettingView]
     in_memory: bool
     lanes: list[ToolLane] = Field(default_factory=list, description="While it is in memory and has a queue.")
+    forked_from: ForkedFrom | None = Field(default=None, description="It is a fork, and goes on from that run.")
 
 
 class QueueChange(BaseModel):
@@ -458,12 +461,14 @@ def _summary(workspace: Workspace, owner: Owner) -> dict[str, Any]:
 async def _details(workspace: Workspace, owner: Owner) -> SessionDetails:
     session = workspace.host.sessions.get((owner.tenant, owner.session))  # those of sub-agents are there, too
     stats = {} if session is None else session.queue_stats().lanes
+    fork = await find_fork(workspace.inbox.engine.store.history, owner)
     return SessionDetails(
         **_summary(workspace, owner),
         conversation=workspace.inbox.engine.conversation(owner),
         settings=settings_view(workspace.inbox.settings_of(owner)),
         in_memory=session is not None,
         identity=await labels_of(workspace, owner),
+        forked_from=None if fork is None else ForkedFrom(run_id=fork.from_run, step=fork.step),
         lanes=[
             ToolLane(
                 name=name,

@@ -1,6 +1,6 @@
 /** One session from outside: what waits, its settings, the lanes of its tools, what it did last. */
 import { ask } from "../core/api.js";
-import { cut, duration } from "../core/format.js";
+import { cut, duration, number } from "../core/format.js";
 import { useStream } from "../core/live.js";
 import { href } from "../core/router.js";
 import { Labels } from "../ui/labels.js";
@@ -43,6 +43,9 @@ export function Session({ sessionKey }) {
   return html`<${Page} title=${sessionKey} class="session" lead=${lead} actions=${actions}>
     <p><a href=${href("sessions")}>All sessions</a></p>
     ${session ? html`<${Labels} identity=${session.identity} />` : null}
+    ${session?.forked_from ? html`<p class="dim">It is a fork: what came before is in
+      ${" "}<a href=${href("story", "run", session.forked_from.run_id)}><${Text}>${session.forked_from.run_id}</${Text}></a>, up to step
+      ${" "}${number(session.forked_from.step)}.</p>` : null}
     ${session && memoryWords(session) ? html`<p class="dim" role="status">${memoryWords(session)}</p>` : null}
     <${ApprovalsOf} sessionKey=${sessionKey} version=${version} />
     <${QueuePanel} sessionKey=${sessionKey} version=${version} />
