@@ -18,9 +18,10 @@ from laneway.agent.host import account_of
 from laneway.agent_events import BudgetThresholdHitEvent, RunWaitingEvent
 from laneway.dialogue import Answer, ModelRequest
 from laneway.errors import BudgetExhaustedError, ConfigError, ModelError, ModelUnavailableError
-from laneway.kernel.budgets import Count, Grant, Overrun, Parked, Refusal, Wish
+from laneway.kernel.budgets import Count, CountKey, Grant, Overrun, Parked, Refusal, Wish
 from laneway.models.prices import price_of
-from laneway.runtime.budget_windows import moment_text
+from laneway.records import Fields
+from laneway.runtime.budget_windows import moment_text, period_of
 from laneway.runtime.errands import WAIT_LANE
 from laneway.spending import DOLLAR, Amount, Budget, OnExhausted, Price, Spender, Unpriced
 
@@ -94,6 +95,35 @@ class Purse:
         own = () if session.settings.budgets == common else session.settings.budgets
         session.host.budgets.adopt(common)
         session.host.budgets.adopt_own(session.owner.tenant, session.owner.session, own)
+
+    def reports(self, counted_as: str) -> list[Fields]:
+        """What was spent of each budget that holds for a run of it, in the window of now."""
+        session, found = self._session, list[Fields]()
+        budgets, now_ms = session.host.budgets.budgets, session.host.env.clock.wall_ms()
+        who = self.spender(counted_as)
+        for rule in budgets.rules_for(who):
+            subject = rule.subject_of(who)
+            if not subject:
+                continue
+            period = period_of(rule.window, rule.timezone, now_ms)
+            count = budgets.counts.get(CountKey(rule.key, subject, period.from_ms))
+            spent, reserved = (Amount(), Amount()) if count is None else (count.spent, count.reserved)
+            found.append(
+                Fields(
+                    name=rule.name,
+                    scope=rule.scope.value,
+                    window=rule.window.value,
+                    on_exhausted=rule.on_exhausted.value,
+                    tokens=rule.tokens,
+                    money=rule.money,
+                    spent_tokens=spent.tokens,
+                    spent_money=spent.dollars,
+                    reserved_tokens=reserved.tokens,
+                    reserved_money=reserved.dollars,
+                    until_ms=period.until_ms,
+                )
+            )
+        return found
 
     def counted(self) -> Counted | None:
         """What its provider has counted last, also in an earlier process; None: nobody knows."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from laneway.agent.agent import AsyncAgent
     from laneway.agent.background import Background
     from laneway.agent.book import Book
+    from laneway.agent.budgeting import Purse
     from laneway.agent.hooks import Hooks
     from laneway.agent.host import Host
     from laneway.agent.loop import Run
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from laneway.identity import Identity
     from laneway.kernel.budgets import Parked
     from laneway.ports import Store
+    from laneway.records import Fields
     from laneway.rows import Owner
 
 __all__ = ("Awaits", "Hosted")
@@ -64,6 +66,7 @@ class Hosted(Peering):
     identity: Identity
     delegates: Delegates
     background_calls: Background
+    purse: Purse
     _agent: AsyncAgent
     _run: Run | None
     _store: Store | None
@@ -176,6 +179,18 @@ class Hosted(Peering):
         if self.hooks.wants(event.event_type):
             facts = {"session_id": self.session_id, "run_id": run_id, **event.data}
             await self.hooks.tell(event.event_type, facts)
+
+    # ---- what it spends ----
+
+    async def budgets(self) -> list[Fields]:
+        """The budgets that hold here now, and what was spent of each in the present window.
+
+        Each has `name`, `scope`, `window`, `on_exhausted`, the limits `tokens` and `money`, `spent_tokens`,
+        `spent_money`, `reserved_tokens` and `reserved_money` (by calls in flight), and `until_ms`, when its count
+        begins anew. Those of the scope `run` are there while a run goes on.
+        """
+        await self.ready()
+        return self.purse.reports("" if self._run is None else self._run.counted_as)
 
     # ---- leaving memory ----
 

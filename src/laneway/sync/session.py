@@ -233,6 +233,7 @@ class Session(Twin[AsyncSession]):
     cancel_subagent = awaited(AsyncSession.cancel_subagent)
     subagents = on_loop(AsyncSession.subagents)
     background = on_loop(AsyncSession.background)
+    budgets = awaited(AsyncSession.budgets)
     cancel_background = awaited(AsyncSession.cancel_background)
 
     def children(self) -> list[Session]:

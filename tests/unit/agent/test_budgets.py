@@ -131,6 +131,29 @@ def test_a_refusal_speaks_in_the_unit_that_is_short(refusal: Refusal, words: str
 
 
 @simulated
+async def test_a_session_says_which_budgets_hold_for_it_and_what_was_spent() -> None:
+    held = Held(say("two"))
+    rules = [
+        DAILY,
+        {"name": "once", "scope": "run", "tokens": 5_000},
+        {"name": "olga's", "scope": "principal", "tokens": 9, "only": "olga"},
+    ]
+    async with opened(model("one", held), budgets=rules, max_output_tokens=300) as session:
+        assert [(each.name, each.tokens, each.spent_tokens) for each in await session.budgets()] == [("daily", 900, 0)]
+        await session.send("hello")
+        (daily,) = await session.budgets()
+        assert (daily.spent_tokens, daily.reserved_tokens, daily.until_ms > now_ms()) == (400, 0, True)
+        run = sending(session, "x")
+        await passing(DAY_MS)
+        await held.asked.wait()
+        daily, once = await session.budgets()
+        assert (daily.spent_tokens, daily.reserved_tokens > 0) == (0, True)
+        assert (once.name, once.reserved_tokens) == ("once", daily.reserved_tokens)
+        held.let_go()
+        await run
+
+
+@simulated
 async def test_calls_in_flight_never_take_more_than_there_is() -> None:
     held = [Held(say(str(at))) for at in range(5)]
     playing = model(*held)
