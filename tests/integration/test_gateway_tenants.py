@@ -135,6 +135,7 @@ TABLE: dict[str, Ask] = {
     "GET /v1/runs/{run_id}/explain": OF_RUN,
     "GET /v1/runs/{run_id}/history": OF_RUN,
     "GET /v1/runs/{run_id}/replay": OF_RUN,
+    "GET /v1/runs/{run_id}/forks": OF_RUN,
     "GET /v1/runs/{run_id}/steps": OF_RUN,
     "GET /v1/runs/{run_id}/steps/{number}": OF_RUN,
     "GET /v1/runs/{run_id}/diff": Ask("run_id", query={"other": "run_id"}),
