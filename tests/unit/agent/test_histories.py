@@ -466,37 +466,6 @@ async def test_a_fork_at_the_end_needs_a_prompt() -> None:
 
 
 @simulated
-async def test_a_run_that_goes_on_for_another_is_forked_from_its_question() -> None:
-    bench = Bench("a")
-    async with recorded([use("act", "a"), [say("done")], [say("otherwise")]], bench) as session:
-        message = await post(session, "go")
-        await bench.begun("a").wait()
-        await session.passivate("moved", deadline_ms=0)
-        await session.ready()
-        assert (await final_of(session, message)).answer == "done"
-        last = (await session.runs())[-1]
-        assert last.resumed_from
-        history = await session.run_history(last.run_id)
-        fork = await session.fork(history, step_of(history, "ask"))
-        await fork.wait_idle()
-        assert [str(each) for each in await fork.history()][-1] == "assistant: otherwise"
-        assert [status for status, _ in await last_results(fork)] == ["unknown"]
-        assert bench.began == ["a"]
-        with pytest.raises(
-            UsageError, match=rf"steps {step_of(history, 'go_on') + 1} to {step_of(history, 'answered')},"
-        ):
-            await session.fork(history)
-
-
-@simulated
-async def test_a_replay_says_whether_what_the_model_was_sent_is_known() -> None:
-    for record in (True, False):
-        async with recorded([[say("one")]], Bench(), record=record) as session:
-            history = await history_of(session)
-            assert (await session.replay(history)).is_recorded is record
-
-
-@simulated
 async def test_a_fork_at_the_end_of_a_run_that_was_rolled_back_needs_a_prompt() -> None:
     held = Held(say("never"))
     async with recorded([[say("one")], held, [say("two")], [say("three")]], Bench()) as session:
@@ -814,18 +783,3 @@ async def test_a_record_grows_as_the_conversation_does() -> None:
             sizes.append(sum(len(row.body) for row in disk.states.values() if row.kind == "record"))
     first, last = sizes[9], sizes[39]
     assert last / first < 4.5  # four times as many turns
-
-
-@simulated
-async def test_a_step_that_has_not_the_shape_of_its_kind_is_refused_by_its_number() -> None:
-    async with recorded([use("act", "c"), [say("done")]], Bench()) as session:
-        history = await history_of(session)
-        at = step_of(history, "act")
-        steps = [dict(step) for step in history.steps]
-        del steps[at - 1]["calls"]
-        broken = RunHistory(about=history.about, steps=tuple(steps))
-        with pytest.raises(HistoryError, match=f"step {at} "):
-            await session.fork(broken, at, prompt="again")
-        steps[at - 1] = {}
-        with pytest.raises(LanewayError):
-            await session.replay(RunHistory(about=history.about, steps=tuple(steps)))
