@@ -136,7 +136,9 @@ class Reception(Delivery):
     def _cut(self, box: Mailbox, item: Item, now: int, wall: int) -> None:
         older = box.cutting
         if older is not None and older.state in WAITING_STATES:
-            item.forgets = older.forgets
+            if older.forgets:
+                item.forgets = older.forgets
+                item.set_body()
             self._leave(box, older)
             self._finish(box, older, Change.SUPERSEDE, f"message {item.id} came after it", wall)
         box.cutting = item
