@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import subprocess
@@ -83,6 +84,7 @@ async def main():
     async with inbox:
         globals()["fuse"] = fuse_
         print("open", *counted(desk, "all", "tokens"), *counted(desk, "cash", "nanos"), flush=True)
+        sys.stdin.readline()  # until whoever looks has read the books
         await asyncio.gather(*(spend(desk, at) for at in range(8)))
         print("end", *counted(desk, "all", "tokens"), *counted(desk, "cash", "nanos"), flush=True)
 
@@ -95,11 +97,17 @@ class Life:
 
     def __init__(self, folder: Path, calls: int, *, fuse: int = 0, limit: int = LIMIT, money: float = MONEY) -> None:
         command = [sys.executable, "-c", LIFE, str(folder), str(limit), str(money), str(calls), str(fuse)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         word, *numbers = self._process.stdout.readline().split()
         assert word == "open"
         self.tokens, self.lost_tokens, self.nanos, self.lost_nanos = map(int, numbers)
+
+    def begin(self) -> None:
+        """It spends from now on."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it was killed before
+            self._process.stdin.close()
 
     def kill(self) -> None:
         """Without a word."""
@@ -108,6 +116,7 @@ class Life:
 
     def rest(self) -> str:
         """What it still says until it has ended."""
+        self.begin()
         assert self._process.stdout is not None
         with self._process.stdout:
             said = self._process.stdout.read()
@@ -158,6 +167,7 @@ def test_what_was_spent_counts_after_kills_at_any_moment(tmp_path: Path) -> None
     for kills in range(LIVES):
         life = Life(tmp_path, 1_000_000)
         check(tmp_path, life, kills)
+        life.begin()
         time.sleep(rng.uniform(0, 0.15))  # at any moment
         life.kill()
     check(tmp_path, looked(tmp_path), LIVES)

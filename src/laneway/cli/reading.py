@@ -170,6 +170,7 @@ class StoreReader:
             "identity": self._labels(key),
             "resting": False,
             "resting_reason": "",
+            "waits_for": "",
         }
 
     def _labels(self, key: str) -> dict[str, str]:
@@ -183,12 +184,14 @@ class StoreReader:
         row = self._rows.state("session", session_id(owner))
         own = json.loads(row.body) if row is not None else {}
         settings = {name: {"value": value, "origin": "session"} for name, value in (own.get("queue") or {}).items()}
+        fork = self._fork(key)
         return {
             **self._summary(key, turns[-1] if turns else None, len(self._waiting(key))),
             "conversation": own.get("conversation", 0),
             "settings": settings,
             "in_memory": False,
             "lanes": [],
+            "forked_from": {name: fork[name] for name in ("run_id", "step")} if fork else None,
         }
 
     def pending(self, key: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from laneway.cli.reach import Asking, JsonOption, Reading, asking, read
 from laneway.cli.replays import COMMANDS
 from laneway.cli.session import active_sessions
 from laneway.cli.tables import age, ago, console, errors, line, print_json, print_rows, say, sentence, table
-from laneway.kernel.run_words import state_words
 from laneway.system import SystemClock
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def show(ctx: typer.Context, run: RunArgument, as_json: JsonOption = False) -> N
     def work(source: Source) -> dict[str, Any]:
         found: dict[str, Any] = source.get(path_of("runs", run))
         return {**found, "forks": source.get(path_of("runs", run, "forks"))["items"]}
+
+    from laneway.kernel.run_words import state_words  # a list of commands needs nothing that they work with
 
     found = read(ctx, work)
     if as_json:
