@@ -92,13 +92,15 @@ class _Call:
         "is_intended",
         "job",
         "left_out",
+        "round",
         "timer",
         "took_ms",
     )
 
-    def __init__(self, call: ToolCall, asked: Asked, handler: LaneHandlerConfig) -> None:
+    def __init__(self, call: ToolCall, asked: Asked, handler: LaneHandlerConfig, of: Round) -> None:
         self.call = call
         self.asked = asked
+        self.round = of
         self.entry: LedgerEntry | None = None
         self.is_intended = False  # the entry is on disk
         self.job: Job[ToolOutput] | asyncio.Task[ToolOutput] | None = None
@@ -258,7 +260,9 @@ class CallMaker:
 
     def _launch(self, call: ToolCall, asked: Asked, launched: list[_Call]) -> None:
         """Into its lane."""
-        each = _Call(call, asked, self._session.externals.handler_of(asked))
+        one = self._run.machine.round
+        assert one is not None
+        each = _Call(call, asked, self._session.externals.handler_of(asked), one)
         if self._run.machine.had_begun(call):
             each.entry = self._run.book.entries.get(asked.key)
         self._live[call.id] = each
@@ -611,20 +615,19 @@ class CallMaker:
         if is_open and each.entry is not None and self._is_untouched(each):
             self._run.book.drop_entry(each.entry)
             each.entry = None
-        if each.entry is not None or not is_open:
+        is_late = self._run.machine.round is not each.round  # its run was fenced and cut, with a result in its place
+        if (each.entry is not None or not is_open) and not is_late:
             self._run.machine.result(result)  # else it had no effect, and is made when the session is opened again
         each.took_ms = took = max(0, self._run.now() - each.began_ms) if each.began_ms >= 0 else 0
         if each.entry is None:
             self.tell_end(result, took)
             return
-        one = self._run.machine.round
-        assert one is not None
         entry = self._run.book.entries.get(each.entry.key, each.entry)
         change = self._change_of(each, result)
         self._run.after_commit(functools.partial(self.tell_end, result, took))
         if (entry.state, change) in LEDGER_TRANSITIONS:  # what is unknown already may turn out to be done
             self._run.book.end_entry(entry, change, _reason_of(result))
-        self._run.book.keep(one)
+        self._run.book.keep(each.round)
 
     def _is_untouched(self, each: _Call) -> bool:
         """Whether nobody has begun with a call, here or elsewhere, now or before: there was no more than its intent."""
