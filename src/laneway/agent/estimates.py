@@ -37,8 +37,7 @@ class Counted(NamedTuple):
     def of(cls, request: ModelRequest, answer: Answer, before: Counted | None = None) -> Counted:
         """What a provider has counted by now, and `before`."""
         asked_with = (request.system, request.tools)
-        is_same = before is not None and before.asked_with == asked_with
-        frame = before.frame if before is not None and is_same else _frame(*asked_with)
+        frame = before.frame if before is not None and before.asked_with == asked_with else _frame(*asked_with)
         return cls(answer, frame, len(request.conversation), asked_with)
 
     def growth(self, request: ModelRequest) -> int:

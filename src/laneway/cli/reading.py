@@ -366,7 +366,7 @@ class StoreReader:
 
     def budgets(self) -> dict[str, Any]:
         """The budgets that something was counted for; what was set aside for calls counts as spent."""
-        from laneway.gateway.budget_facts import budget_facts, concerns
+        from laneway.gateway.budget_facts import budget_facts
         from laneway.runtime.budget_rows import COUNT, RULE, read_count, read_rule
 
         rules: dict[str, Budget] = {}
@@ -380,7 +380,7 @@ class StoreReader:
         for key, rule in said:
             if rule is None:
                 rules.pop(key, None)
-            elif concerns(rule, self._tenant):
+            elif rule.concerns(self._tenant):
                 rules[key] = rule
         known = {key for key, _ in said}
         return _page(

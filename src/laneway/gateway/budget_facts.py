@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from laneway.kernel.budgets import Count, CountKey, Parked
 from laneway.spending import DOLLAR, Budget, BudgetScope
 
-__all__ = ("Waits", "budget_facts", "concerns")
+__all__ = ("Waits", "budget_facts")
 
 COUNTS_MAX: Final = 100
 RUNS_MAX: Final = 20
@@ -22,11 +22,6 @@ class Waits(NamedTuple):
 
     calls: Mapping[CountKey, int]
     runs: Sequence[Parked]
-
-
-def concerns(rule: Budget, tenant: str) -> bool:
-    """Whether a tenant has anything to do with a budget."""
-    return rule.concerns(tenant)
 
 
 def budget_facts(

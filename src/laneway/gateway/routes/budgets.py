@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from laneway.errors import NotFoundError, PermissionDeniedError
 from laneway.gateway.access import Caller
-from laneway.gateway.budget_facts import Waits, budget_facts, concerns
+from laneway.gateway.budget_facts import Waits, budget_facts
 from laneway.gateway.deps import CallerOf, GatewayOf, NamedWorkspaceOf, OperatorOf, WorkspaceOf
 from laneway.gateway.service import Gateway
 from laneway.gateway.views import Page, Reason, View, router_of
@@ -242,7 +242,7 @@ async def reset(
 
 def _sees(caller: Caller, rule: Budget) -> bool:
     """Whether a budget is there for a caller: it is about its tenant, or about all and the caller may see them."""
-    return concerns(rule, caller.tenant) or (caller.sees_all and rule.tenant is None)
+    return rule.concerns(caller.tenant) or (caller.sees_all and rule.tenant is None)
 
 
 def _known(workspace: Workspace, caller: Caller, name: str, *, shared: bool | None) -> Budget | None:
