@@ -236,3 +236,19 @@ async def test_a_file_that_a_start_could_not_read_is_refused_and_the_next_start_
         assert f"line {len(lines)}" in answer.json()["detail"]
     async with gateway_stage(tmp_path) as stage:
         await stage.send("s1", "hello")
+
+
+async def test_an_import_leaves_the_labels_of_a_key_alone(tmp_path: Path) -> None:
+    async with gateway_stage(tmp_path) as stage:
+        await stage.send("chat", "hello")
+        file = (await stage.client.get("/v1/sessions/chat/export")).content
+        operator = stage.operator()
+        await body_of(await stage.client.delete("/v1/sessions/chat", headers=operator))
+        labels = {"principal": "user:42"}
+        await body_of(await stage.client.put("/v1/sessions/mine/labels", headers=operator, json=labels))
+        taken = await stage.client.post("/v1/sessions/import", headers=operator, params={"key": "mine"}, content=file)
+        assert refusal(taken) == (409, "conflict")
+        assert (await body_of(await stage.client.get("/v1/sessions/mine")))["identity"] == labels
+        await body_of(
+            await stage.client.post("/v1/sessions/import", headers=operator, params={"key": "other"}, content=file)
+        )
